@@ -70,6 +70,17 @@ class PostgresqlServer(ServerProcess):
         done = subprocess.run([*psql, "-c", statement], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    def execute(self, script: str) -> None:
+        """What :meth:`dump` gave, or the like, from its first statement that fails on not at all."""
+        psql = [str(self._programs / "psql"), "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1"]
+        subprocess.run([*psql, "-d", self.url], input=script.encode(), check=True)
+
+    def dump(self, schema: str) -> str:
+        """The statements that make *schema* anew, with all that is in it."""
+        pg_dump = [str(self._programs / "pg_dump"), "-n", schema, "--inserts", "-O", "-x"]
+        done = subprocess.run([*pg_dump, "-d", self.url], capture_output=True, check=True)
+        return done.stdout.decode()
+
     def configure(self, **settings: str) -> None:
         """Change *settings* of the server, for those that need no restart."""
         for name, value in settings.items():

@@ -12,7 +12,9 @@ from typing import Any
 
 from celery_dlock.testing.project import ManualClock
 from tests.contract.memory_rows import RowsBackend
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
+from tests.services.require import require
 from tests.upgrade import stored
 from tests.upgrade.story import publish, tell
 
@@ -36,6 +38,13 @@ with RedisServer() as server:
     with stored.on_redis(server, clock := ManualClock()) as store:
         tell(store, clock)
     _record("redis", stored.read_redis(server))
+
+with PostgresqlServer(require("postgresql").parent) as database:
+    with stored.on_postgresql(database, clock := ManualClock()) as store:
+        tell(store, clock)
+    # Not what only the program of one version understands, or the reader.
+    lines = database.dump("dlock").splitlines()
+    _record("postgresql", [line for line in lines if line and not line.startswith(("\\", "--"))])
 
 with stored.as_rows(clock := ManualClock()) as store:
     assert isinstance(store, RowsBackend)

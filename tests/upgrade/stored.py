@@ -15,10 +15,12 @@ import msgpack
 
 from celery_dlock.stores.base import BackendOptions, NoteStore
 from celery_dlock.stores.consensus.rows import Kind, Name, Row
+from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing.project import ManualClock
 from tests.contract.memory_rows import RowsBackend
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
 
 #: Where the records lie, one for each store.
@@ -86,6 +88,18 @@ def _write(client: Any, name: bytes, kind: str, parts: list[bytes]) -> None:
         client.hset(name, mapping=pairs)
     else:
         client.zadd(name, {member: float(score) for member, score in pairs.items()})
+
+
+@contextmanager
+def on_postgresql(
+    server: PostgresqlServer, clock: ManualClock, record: Any = None
+) -> Iterator[NoteStore]:
+    """The store there, whose tables and functions are those of the *record*."""
+    server.query("DROP SCHEMA IF EXISTS dlock CASCADE")
+    if record is not None:
+        server.execute("\n".join(record))
+    with closing(PostgresqlBackend.from_url(server.url, options(clock))) as store:
+        yield store
 
 
 @contextmanager

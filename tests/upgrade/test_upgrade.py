@@ -15,6 +15,7 @@ import pytest
 
 from celery_dlock.stores.base import NoteStore
 from celery_dlock.testing.project import ManualClock
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
 from tests.upgrade import stored
 from tests.upgrade.story import hear, run
@@ -44,6 +45,14 @@ def on_redis(own_redis_server: RedisServer, clock: ManualClock) -> Iterator[Note
 
 
 @pytest.fixture
+def on_postgresql(
+    own_postgresql_server: PostgresqlServer, clock: ManualClock
+) -> Iterator[NoteStore]:
+    with stored.on_postgresql(own_postgresql_server, clock, record("postgresql")) as store:
+        yield store
+
+
+@pytest.fixture
 def as_rows(clock: ManualClock) -> Iterator[NoteStore]:
     with stored.as_rows(clock, record("rows")) as store:
         yield store
@@ -51,7 +60,12 @@ def as_rows(clock: ManualClock) -> Iterator[NoteStore]:
 
 @pytest.mark.parametrize(
     "store",
-    ["on_sqlite", "as_rows", pytest.param("on_redis", marks=pytest.mark.server("redis"))],
+    [
+        "on_sqlite",
+        "as_rows",
+        pytest.param("on_redis", marks=pytest.mark.server("redis")),
+        pytest.param("on_postgresql", marks=pytest.mark.server("postgresql")),
+    ],
 )
 def test_what_the_version_before_has_left_goes_on(
     request: pytest.FixtureRequest, store: str, clock: ManualClock
