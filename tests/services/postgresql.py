@@ -71,7 +71,7 @@ class PostgresqlServer(ServerProcess):
         return done.stdout.strip()
 
     def execute(self, script: str) -> None:
-        """What :meth:`dump` gave, or the like, from its first statement that fails on not at all."""
+        """All of *script*, such as :meth:`dump` gives, or nothing of it."""
         psql = [str(self._programs / "psql"), "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1"]
         subprocess.run([*psql, "-d", self.url], input=script.encode(), check=True)
 
