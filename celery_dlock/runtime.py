@@ -31,6 +31,7 @@ from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.forking import PerProcess
 from celery_dlock.locks.manager import LockManager
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.countdown import remembered
 from celery_dlock.messages.waking import Waker
 from celery_dlock.registry import HISTORY, backend_class, load, open_backend, sink_named
@@ -51,6 +52,7 @@ class Runtime:
     sinks: Sinks
     policy: Policy
     wake: Waker
+    unique_claims: UniqueClaims
     #: Seconds for which a finished task is remembered.
     remembers: float
 
@@ -237,6 +239,7 @@ def _runtime(
         sinks=sinks,
         policy=_usual(policy_named(settings.on_contention or "reschedule")),
         wake=wake,
+        unique_claims=UniqueClaims(backend),
         remembers=remembered(app, settings.done_ttl),
     )
 

@@ -20,6 +20,7 @@ from typing import Literal, Self, cast, get_args
 
 from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.keys import Key
+from celery_dlock.core.plain import given
 from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import ConfigurationError
 
@@ -131,7 +132,7 @@ class UniqueClaim:
         return int(self.task.rsplit(":", 2)[1])
 
     def encode(self) -> bytes:
-        return _encoder.encode({name: getattr(self, name) for name in _NAMES}).encode()
+        return _encoder.encode(given(self)).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:

@@ -30,6 +30,13 @@ from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey
 
 T = TypeVar("T")
 
+#: Of so many names a process remembers what it wrote of a duplicate.
+REMEMBERED = 1_000
+
+#: What stands under a name, in the store and read; nothing is ``None``.
+Stored = tuple[bytes | None, UniqueClaim | None]
+NOTHING: Stored = (None, None)
+
 Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
 
 
@@ -169,12 +176,14 @@ class UniqueClaims:
     def __init__(self, store: LockBackend, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
+        self._counted: dict[str, Stored] = {}
 
-    def call(self, name: str, claim: UniqueClaim, ttl: float) -> Called:
-        """The task of *claim* is called: whether to publish it, and under which id.
+    def call(self, name: str, claim: UniqueClaim, ttl: float) -> tuple[bytes | None, Called]:
+        """The task of *claim* is called: the stored value, whether to publish it, under which id.
 
         A call that publishes nothing only writes that it was counted. If another one is faster it
-        is not counted: else many calls at once would keep overtaking each other.
+        is not counted: else many calls at once would keep overtaking each other. What this process
+        wrote of the last duplicate is probably there still.
         """
 
         def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
@@ -184,8 +193,15 @@ class UniqueClaims:
         def counts(outcome: Called) -> bool:
             return not outcome.publish
 
-        _, outcome = self._change(name, claim.task_id, rule, ttl, None, counts)
-        return outcome
+        probable = self._counted.get(name, NOTHING)
+        stands, outcome = self._change(name, claim.task_id, rule, ttl, probable, counts)
+        if outcome.publish:
+            self._counted.pop(name, None)
+        else:
+            if len(self._counted) >= REMEMBERED:
+                self._counted.clear()
+            self._counted[name] = stands
+        return stands[0], outcome
 
     def newest(
         self, name: str, claim: UniqueClaim, ttl: float, begun: bytes | None
@@ -218,7 +234,8 @@ class UniqueClaims:
             becomes, other = met(stored, claim, lives=lives)
             return becomes, Met(other, becomes.again)
 
-        return self._change(name, claim.task_id, rule, ttl, expected)
+        (text, _), answer = self._change(name, claim.task_id, rule, ttl, _readable(expected))
+        return text, answer
 
     def begin(self, name: str, task_id: str, ttl: float, expected: bytes | None) -> Met:
         """The body begins, and the task is unique until then."""
@@ -227,7 +244,7 @@ class UniqueClaims:
             becomes, other = begun(stored, task_id, self._clock(), lives=lives)
             return becomes, Met(other, stored is not None and stored.again)
 
-        _, answer = self._change(name, task_id, rule, ttl, expected)
+        _, answer = self._change(name, task_id, rule, ttl, _readable(expected))
         return answer
 
     def doubt(self, name: str, claim: UniqueClaim, ttl: float) -> None:
@@ -236,7 +253,7 @@ class UniqueClaims:
         def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
             return doubted(stored, claim), None
 
-        self._change(name, claim.task_id, rule, ttl, claim.encode())
+        self._change(name, claim.task_id, rule, ttl, (claim.encode(), claim))
 
     def end(
         self, name: str, task_id: str, ttl: float, expected: bytes | None, attempt: str = ""
@@ -246,7 +263,7 @@ class UniqueClaims:
         def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
             return ended(stored, task_id, self._clock(), attempt), None
 
-        self._change(name, task_id, rule, ttl, expected)
+        self._change(name, task_id, rule, ttl, _readable(expected))
 
     def forget(self, name: str, task_id: str) -> None:
         """Delete the claim of that task, also if its period is not over."""
@@ -254,7 +271,7 @@ class UniqueClaims:
         def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
             return None if stored is None or stored.task_id == task_id else stored, None
 
-        self._change(name, task_id, rule, SECOND, None)
+        self._change(name, task_id, rule, SECOND, NOTHING)
 
     def _change(
         self,
@@ -262,29 +279,28 @@ class UniqueClaims:
         task_id: str,
         rule: Rule[T],
         ttl: float,
-        expected: bytes | None,
+        probable: Stored,
         counts: Callable[[T], bool] = lambda _: False,
-    ) -> tuple[bytes | None, T]:
-        """Store what *rule* makes of the current claim; the stored value, and the rule's answer.
+    ) -> tuple[Stored, T]:
+        """Store what *rule* makes of the current claim; what is stored, and the rule's answer.
 
-        *expected* is what is probably stored now. An answer that only *counts* is written at the
+        *probable* is what probably is now. An answer that only *counts* is written at the
         first try on the current value, or not at all.
         """
-        text, stored, counted = None, _readable(expected), False
-        if stored is not None:
-            text = expected
+        (text, stored), counted, is_current = probable, False, False
         while True:
             lives = stored is not None and stored.task_id != task_id and self._shows(stored)
             becomes, answer = rule(stored, lives)
             if counted and counts(answer):
-                return text, answer
-            counted = counts(answer)
+                return (text, stored), answer
+            counted = is_current and counts(answer)
             lasts = 0.0 if becomes is None else becomes.lasts(ttl, self._clock())
             value = None if becomes is None else becomes.encode()
             current = self._store.swap(name, text, value, round(lasts * SECOND))
             if current == value:
-                return value, answer
+                return (value, becomes), answer
             text, stored = current, None if current is None else _decoded(name, current)
+            is_current = True
 
     def _shows(self, claim: UniqueClaim) -> bool:
         """Whether the lock store shows that the task runs, waits or was woken."""
@@ -317,11 +333,9 @@ def _decoded(name: str, text: bytes) -> UniqueClaim:
         raise UnreadableKey(f"the unique claim {name!r} cannot be read: {exc!r}") from exc
 
 
-def _readable(text: bytes | None) -> UniqueClaim | None:
-    """What *text* says; ``None`` if it cannot have been read from the store: it comes with a
-    message.
-    """
+def _readable(text: bytes | None) -> Stored:
+    """*text*, read; nothing if it cannot have been read from the store: it comes with a message."""
     try:
-        return None if text is None else _decoded("", text)
+        return NOTHING if text is None else (text, _decoded("", text))
     except UnreadableKey:
-        return None
+        return NOTHING

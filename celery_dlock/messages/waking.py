@@ -32,6 +32,9 @@ from celery_dlock.stores.base import LockBackend, Wake
 
 logger = logging.getLogger("celery_dlock")
 
+#: A message as the store has it, and what it says.
+Written = tuple[bytes, ParkedMessage]
+
 #: The message itself is at fault, or where it goes. All else may be the broker's trouble, or that
 #: of the way there: an outage must not dead-letter anything.
 UNPUBLISHABLE = (
@@ -92,10 +95,13 @@ class Waker:
         with self._app.connection_for_write() as connection:
             return broker_name(connection)
 
-    def __call__(self, wakes: Sequence[Wake], producer: Any = None) -> int:
+    def __call__(
+        self, wakes: Sequence[Wake], producer: Any = None, written: Written | None = None
+    ) -> int:
         """Publish each message, with *producer* if one is at hand; how many were our own.
 
-        So is each that the store wakes meanwhile. It repeats what does not get through.
+        So is each that the store wakes meanwhile. It repeats what does not get through. What the
+        caller has just *written* need not be read.
         """
         ours, todo, seen = 0, deque(wakes), set[tuple[str, str]]()
         while todo:
@@ -104,7 +110,7 @@ class Waker:
                 continue  # or two messages of another broker would wake each other for ever
             seen.add((wake.key, wake.task))
             try:
-                others = self._wake(wake, producer)
+                others = self._wake(wake, producer, written)
             except SoftTimeLimitExceeded:  # it only happens to strike here
                 raise
             except Exception:
@@ -128,10 +134,12 @@ class Waker:
             self._sinks.emit(DeadLettered(self._subject(task, name), key, cause))
         return reply.wakes
 
-    def _wake(self, wake: Wake, producer: Any) -> Sequence[Wake] | None:
+    def _wake(self, wake: Wake, producer: Any, written: Written | None) -> Sequence[Wake] | None:
         """``None`` when it is published; else the wakes of the tasks that come next meanwhile."""
         try:
-            entry = ParkedMessage.decode(wake.key, wake.task, wake.message)
+            entry = _as_written(wake, written) or ParkedMessage.decode(
+                wake.key, wake.task, wake.message
+            )
         except OfAnotherVersion as exc:
             self._note_version(wake, exc)
             return self._backend.hand_back(wake.key, wake.task).wakes
@@ -221,3 +229,10 @@ class Waker:
                 **entry.properties,
             )
             return routing_key
+
+
+def _as_written(wake: Wake, written: Written | None) -> ParkedMessage | None:
+    if written is None or written[0] != wake.message:
+        return None
+    message = written[1]
+    return message if (message.key, message.task) == (wake.key, wake.task) else None

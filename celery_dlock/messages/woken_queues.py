@@ -47,6 +47,7 @@ class WokenQueues:
         self._app = app
         self._enabled = enabled
         self._declared: dict[str, bool] = {}
+        self._twins: dict[str, tuple[Any, Any]] = {}
         self._logged: set[str] = set()
 
     def beside(self, queue: Any) -> Any:
@@ -56,9 +57,12 @@ class WokenQueues:
         name = _name(queue.name)
         if name in self._app.amqp.queues:  # as the configuration has it
             return self._app.amqp.queues[name]
-        twin, exchange = copy(queue), cast("Any", Exchange)
-        twin.name = twin.routing_key = name
-        twin.exchange, twin.bindings, twin.alias = exchange(""), set(), None
+        origin, twin = self._twins.get(name, (None, None))
+        if origin is not queue:
+            twin, exchange = copy(queue), cast("Any", Exchange)
+            twin.name = twin.routing_key = name
+            twin.exchange, twin.bindings, twin.alias = exchange(""), set(), None
+            self._twins[name] = (queue, twin)
         return twin
 
     def why_not(self, queue: Any) -> str | None:

@@ -17,12 +17,12 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
-from celery_dlock.contention import queueing
+from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.events import Deduplicated, Subject, Unavailable
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, DuplicateTask
 from celery_dlock.locks.definition import TaskWithLock
-from celery_dlock.locks.unique import Debouncing, UniqueClaims, Uniqueness
+from celery_dlock.locks.unique import Debouncing, Uniqueness
 from celery_dlock.messages.countdown import countdown_from, seconds_until
 from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, debounced, duplicate, is_about
@@ -106,15 +106,17 @@ class Call:
         question: Question | None = None,
         *,
         duplicate: bool = False,
+        default: Policy | None = None,
         **more: Any,
     ) -> Any:
         """The result of the message that is published under *task_id*, with *headers* and *more*
-        options; or :class:`NotPublished`, as the store has answered the *question*.
+        options; or :class:`NotPublished`, as the store has answered the *question*. *default* is
+        the policy of the settings, if they have been read.
         """
         options = {**self.options, **more}
         if headers:
             options["headers"] = {**(options.get("headers") or {}), **headers}
-        question = question or ordered_here(self.task, options)
+        question = question or ordered_here(self.task, options, default)
         if question is None:
             result = self.apply_async(task_id=task_id, producer=self.producer, **options)
         else:
@@ -152,7 +154,7 @@ def _publish_newest(call: Call, unique: Uniqueness, name: str, key: str) -> Any:
     mine = UniqueClaim(f"{uuid()}:0:0", task.name, this_process(), time.time(), key)
     terms = queueing(task.lock_definition.policy_in(process.policy))
     assert terms is not None
-    claims, begun = UniqueClaims(process.backend), None
+    claims, begun = process.unique_claims, None
     try:
         while True:  # for each one that has begun meanwhile
             stored, claim = claims.newest(name, mine, unique.options.ttl, begun)
@@ -209,19 +211,19 @@ class _UniqueCall:
         self._name = name
         self._task_id = call.task_id or uuid()
         self._runtime = runtime(call.task.app)
-        self._claims = UniqueClaims(self._runtime.backend)
+        self._claims = self._runtime.unique_claims
 
     def publish(self) -> Any:
         call, options, emit = self._call, self._unique.options, self._runtime.sinks.emit
         subject, depended_on = call.subject(self._task_id), call.depended_on
         try:
-            reply = self._claims.call(self._name, self._claim(), options.ttl)
+            stored, reply = self._claims.call(self._name, self._claim(), options.ttl)
         except BackendUnavailable as exc:
             emit(Unavailable(subject, str(exc)))
             return call.send(self._task_id)
         living = reply.claim.task_id
         if not reply.duplicate:
-            return self._send_first(reply.claim)
+            return self._send_first(reply.claim, stored)
         # Of what seems to be lost the worker knows more; the task before it in a chain ends now.
         if depended_on and (reply.publish or living == call.options.get("parent_id")):
             return call.send(self._task_id)
@@ -230,7 +232,8 @@ class _UniqueCall:
             headers = duplicate(self._task_id, call.task.name, living)
             return call.send(self._task_id, headers, duplicate=True)
         if reply.publish:  # whose message nobody has seen for too long
-            return self._send(living, reply.claim, duplicate=True, retries=reply.claim.retries)
+            again = {"duplicate": True, "retries": reply.claim.retries}
+            return self._send(living, reply.claim, stored, **again)
         if options.on_duplicate == "raise":
             raise DuplicateTask(call.task.name, living)
         _note_own(call.task, living)
@@ -239,12 +242,12 @@ class _UniqueCall:
             result.get = _never_comes  # it comes as a message to its publisher alone
         return result
 
-    def _send_first(self, claim: UniqueClaim) -> Any:
+    def _send_first(self, claim: UniqueClaim, stored: bytes | None) -> Any:
         """Publish it. A claim of what was certainly not sent is given back: where that failed, or
         another base class of the task has answered with a task of its own.
         """
         try:
-            result = self._send(self._task_id, claim)
+            result = self._send(self._task_id, claim, stored)
         except _UNKNOWN:
             raise
         except Exception:
@@ -255,14 +258,14 @@ class _UniqueCall:
         self._give_back(claim)
         return marked(result, duplicate=True)
 
-    def _send(self, task_id: str, claim: UniqueClaim, **options: Any) -> Any:
+    def _send(self, task_id: str, claim: UniqueClaim, stored: bytes | None, **options: Any) -> Any:
         """Publish it under *task_id*. Where nobody knows whether it was sent, the next call sends
         it, too: who repeats a call that has failed is not answered with what may not be there.
         """
-        terms = UniqueTerms.of(self._unique, self._name, claim.encode())
+        terms = UniqueTerms.of(self._unique, self._name, stored)
         headers = terms.header(task_id, self._call.task.name)
         try:
-            return self._call.send(task_id, headers, **options)
+            return self._call.send(task_id, headers, default=self._runtime.policy, **options)
         except _UNKNOWN:
             with suppress(BackendUnavailable):  # then it is believed for a minute of calls
                 self._claims.doubt(self._name, claim, terms.ttl)

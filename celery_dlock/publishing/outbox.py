@@ -17,7 +17,7 @@ from celery import Celery
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock.contention import Queueing, policy_named, queueing
+from celery_dlock.contention import Policy, Queueing, policy_named, queueing
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.events import Debounced, Dropped, Parked, Subject, TooLarge
 from celery_dlock.core.lease import SECOND
@@ -55,20 +55,24 @@ class Question:
     goes_on: bool = False
 
 
-def ordered_here(task: TaskWithLock, options: Mapping[str, Any]) -> Question | None:
+def ordered_here(
+    task: TaskWithLock, options: Mapping[str, Any], default: Policy | None
+) -> Question | None:
     """The question of a call with *options*, if *task* takes its place where it is published.
 
-    The settings as a whole are not read: a process that publishes only other tasks needs no lock
-    store.
+    Without the *default* policy of the settings these are not read as a whole: a process that
+    publishes only other tasks needs no lock store.
     """
-    conf = task.app.conf
-    policy = task.lock_definition.policy or conf.get("dlock_on_contention")
-    terms = queueing(policy_named(policy)) if policy else None
-    if terms is None or not terms.at_publish or conf.task_always_eager:
+    app = task.app
+    policy = task.lock_definition.policy or default
+    if policy is None and (named := app.conf.get("dlock_on_contention")):
+        policy = policy_named(named)
+    terms = queueing(policy) if policy else None
+    if terms is None or not terms.at_publish or app.conf.task_always_eager:
         return None
     # A canvas that a body publishes looks the same as what a worker publishes after the body.
     of_a_canvas = not options.keys().isdisjoint(_OF_A_CANVAS)
-    goes_on = of_a_canvas and task.app.current_worker_task is not None
+    goes_on = of_a_canvas and app.current_worker_task is not None
     return Question(terms, since=time.time(), goes_on=goes_on)
 
 
@@ -134,9 +138,12 @@ class Outbox:
         headers, question, process = options["headers"], self._question, runtime(self._task.app)
         subject = Subject(headers["id"], self._task.name, self._task.lock_definition.label)
         claim, is_repeated = self._claim(body, identity_in(headers)), HISTORY in headers
-        message = self._written(process, claim, subject, body, options)
-        if message is None:
+        parked = self._parked(process, claim, subject, body, options)
+        message = parked.encode({})
+        if len(message) > process.backend.largest_message:
+            process.sinks.emit(TooLarge(subject, len(message)))
             return NotPublished() if question.replaces else False
+        self._declare(options)
         reply: Reply[EnterVerdict | str]
         if isinstance(question.terms, Debounce):
             delay, max_delay = question.terms.delay, question.terms.max_delay
@@ -157,7 +164,7 @@ class Outbox:
             case _:  # no place there
                 pass
         # Over this very connection: another one of the pool may never be free.
-        process.wake(reply.wakes, self._producer)
+        process.wake(reply.wakes, self._producer, (message, parked))
         return self._answer(reply.verdict, subject.task_id)
 
     def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
@@ -181,26 +188,25 @@ class Outbox:
         claim = enqueued(access, terms, key, task, self._task.name)
         return replace(claim, wait=WaitMode.NEWEST) if self._question.replaces else claim
 
-    def _written(
+    def _parked(
         self, process: Runtime, claim: Claim, subject: Subject, body: Any, options: dict[str, Any]
-    ) -> bytes | None:
-        """The message as it waits; ``None`` if it is too large for that."""
+    ) -> ParkedMessage:
+        """The message as it waits."""
         carried = process.sinks.carry(subject)
         history = History(claim.task, since=self._question.since, carried=carried)
         options["headers"][HISTORY] = history.header()
-        parked = ParkedMessage.of_publish(process.wake.broker, claim.key, claim.task, body, options)
-        message = parked.encode({})
-        if len(message) > process.backend.largest_message:
-            process.sinks.emit(TooLarge(subject, len(message)))
-            return None
-        self._declare(options)
-        return message
+        return ParkedMessage.of_publish(process.wake.broker, claim.key, claim.task, body, options)
 
     def _declare(self, options: Mapping[str, Any]) -> None:
         """Where a process that wakes the task later finds its queue."""
+        entities = options.get("declare") or ()
+        is_declared = self._producer.connection.declared_entities.__contains__
+        # Before kombu looks there it makes a copy of each, which is dear.
+        if all(entity.can_cache_declaration and is_declared(hash(entity)) for entity in entities):
+            return
 
         def declare() -> None:
-            for entity in options.get("declare") or ():
+            for entity in entities:
                 self._producer.maybe_declare(entity)
 
         if options.get("retry"):

@@ -158,9 +158,10 @@ def test_the_same_call_said_twice_is_the_same() -> None:
     store = MemoryBackend(BackendOptions())
     claims = UniqueClaims(store)
 
-    first = claims.call("report(1)", MINE, 60)
-    again = claims.call("report(1)", replace(MINE, heard=NOW + 1), 60)
+    text, first = claims.call("report(1)", MINE, 60)
+    _, again = claims.call("report(1)", replace(MINE, heard=NOW + 1), 60)
 
+    assert text == MINE.encode()
     assert first == Called(MINE, publish=True, duplicate=False)
     assert (again.publish, again.duplicate) == (True, False)
 
@@ -186,10 +187,37 @@ def test_a_duplicate_that_others_overtake_is_answered_and_not_counted() -> None:
     UniqueClaims(store, lambda: NOW).call("report(1)", SENT, 60)
     store.times, store.swaps = 10**9, 0
 
-    answer = UniqueClaims(store, lambda: NOW).call("report(1)", MINE, 60)
+    _, answer = UniqueClaims(store, lambda: NOW).call("report(1)", MINE, 60)
 
     assert (answer.claim.task_id, answer.publish, answer.duplicate) == ("theirs", False, True)
     assert store.swaps == 2
+
+
+def test_a_duplicate_behind_another_of_its_process_takes_one_question_to_the_store() -> None:
+    store = Overtaken(BackendOptions())
+    claims = UniqueClaims(store, lambda: NOW)
+    claims.call("report(1)", SENT, 60)
+    claims.call("report(1)", MINE, 60)
+    store.swaps = 0
+
+    text, answer = claims.call("report(1)", MINE, 60)
+
+    assert (answer.duplicate, answer.claim.calls, store.swaps) == (True, 2, 1)
+    assert store.swap("report(1)", None, None, 0) == text
+
+
+def test_what_the_process_remembers_of_a_duplicate_may_be_outdated() -> None:
+    store = MemoryBackend(BackendOptions())
+    here, elsewhere = (UniqueClaims(store, lambda: NOW) for _ in range(2))
+    here.call("report(1)", SENT, 60)
+    for claims in (here, elsewhere, here, elsewhere):
+        _, answer = claims.call("report(1)", MINE, 60)
+    assert answer.claim.calls == 4
+    elsewhere.end("report(1)", "theirs", 60, None)
+
+    _, answer = here.call("report(1)", MINE, 60)
+
+    assert answer == Called(MINE, publish=True, duplicate=False)
 
 
 def test_what_has_to_be_written_is_written_however_many_are_faster() -> None:
@@ -198,7 +226,7 @@ def test_what_has_to_be_written_is_written_however_many_are_faster() -> None:
     claims.call("report(1)", LATE, 60)
     store.times = 500
 
-    again = claims.call("report(1)", MINE, 60)
+    _, again = claims.call("report(1)", MINE, 60)
     store.times = 500
     claims.end("report(1)", "theirs", 60, None)
 
