@@ -1,5 +1,7 @@
 """Per-resource locks for Celery tasks, with fencing tokens. See ``docs/`` for what they promise."""
 
+from typing import TYPE_CHECKING, Any
+
 from celery_dlock.contention import (
     Complete,
     Contention,
@@ -32,10 +34,12 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.current import current_lease
 from celery_dlock.locks.injected import INJECTED
-from celery_dlock.tasks.block import lock
 from celery_dlock.tasks.decorator import locked_task
 from celery_dlock.tasks.idempotency import idempotency_key
 from celery_dlock.tasks.task import LockedTask
+
+if TYPE_CHECKING:
+    from celery_dlock.tasks.block import lock
 
 __all__ = [
     "INJECTED",
@@ -72,3 +76,12 @@ __all__ = [
     "lock",
     "locked_task",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load ``lock()`` when it is asked for: a process that only publishes tasks does without."""
+    if name != "lock":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from celery_dlock.tasks import block
+
+    return globals().setdefault("lock", block.lock)

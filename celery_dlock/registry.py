@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from celery_dlock.core.checks import did_you_mean, quoted
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import BackendOptions, LockBackend
-from celery_dlock.stores.subprocess import through_helper
 
 GROUP = "celery_dlock.backends"
 
@@ -127,6 +126,8 @@ def open_backend(url: str, options: BackendOptions, *, forking: bool = False) ->
     """
     store = backend_class(url)
     if forking and not store.forks:
+        from celery_dlock.stores.subprocess import through_helper
+
         return through_helper(store, url, options)
     return store.from_url(url, options)
 

@@ -37,7 +37,6 @@ from celery_dlock.messages.waking import Waker
 from celery_dlock.registry import HISTORY, backend_class, load, open_backend, sink_named
 from celery_dlock.settings import Settings
 from celery_dlock.stores.base import BackendOptions, Clock, LockBackend, Trait
-from celery_dlock.stores.memory import MemoryBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ class _InMemory:
     """The store of an application that is kept in memory; a forked process does not share it."""
 
     options: BackendOptions
-    backend: MemoryBackend
+    backend: LockBackend
     pid: int
 
 
@@ -166,7 +165,7 @@ def kept_in_memory(app: Any, clock: Clock) -> Iterator[None]:
     app = real_app(app)
     forget(app)
     options = replace(Settings.from_conf(app.conf, url="memory://").options, clock=clock)
-    _in_memory[app] = _InMemory(options, MemoryBackend(options), os.getpid())
+    _in_memory[app] = _InMemory(options, open_backend("memory://", options), os.getpid())
     try:
         runtime(app)
         yield

@@ -29,14 +29,11 @@ from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.hold import Hold
 from celery_dlock.messages.claims import claims_of, queued
 from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.messages.headers import HISTORY, History, delivery_of, identity
+from celery_dlock.messages.headers import EXECUTION, HISTORY, History, delivery_of, identity
 from celery_dlock.messages.unique import UNIQUE, debounced_at
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
-
-#: Where the record lies on Celery's request object, which belongs to one execution only.
-EXECUTION = "dlock_execution"
 
 
 @dataclass(slots=True, eq=False)

@@ -18,37 +18,26 @@ from celery.exceptions import Reject, Retry, TaskPredicate
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Outcome
-from celery_dlock.delivery.execution import EXECUTION, Execution
+from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.publish import keys_of_next
 from celery_dlock.delivery.unique import UniqueRun, end_unique
 from celery_dlock.locks.manager import Successor
 from celery_dlock.messages.claims import failed, left_by, lets_go
 from celery_dlock.messages.countdown import seconds_until
-from celery_dlock.messages.headers import History, identity, identity_of_next
+from celery_dlock.messages.headers import EXECUTION, History, identity, identity_of_next
 from celery_dlock.runtime import runtime
 
 #: Seconds for which a key stays reserved for a retry that is due and has not come.
 RETRY_GRACE = 60.0
 
 
-def leave_before_the_body(task: Any = None, **_: Any) -> None:
-    """Release the turn of a task that has no lock in this version, and was woken in another.
-
-    The store would never hear of it, and wake it again for ever. Its message is the broker's now.
-    """
-    if not hasattr(task, "lock_definition"):
-        _leave_turn(task, Outcome.OVER)
-
-
-def leave_after_result(
-    task: Any = None, state: str | None = None, retval: Any = None, **_: Any
-) -> None:
-    """The result is stored and the callbacks are published: now the lock may go."""
+def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    """The result of *task* is stored and the callbacks are published: now the lock may go."""
     execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
         end = partial(failed, let_go=lets_go(task))
         outcome = _outcome(state, retval, end, eager=False, queues=True)
-        _leave_turn(task, outcome)
+        leave_turn(task, outcome)
         if outcome is Outcome.DONE and state != states.RETRY:
             end_unique(task.app, vars(task.request))
         return
@@ -101,11 +90,12 @@ def _comes_back(execution: Execution, retval: Any) -> bool:
     return isinstance(retval, TaskPredicate) and refused
 
 
-def _leave_turn(task: Any, outcome: Outcome) -> None:
+def leave_turn(task: Any, outcome: Outcome) -> None:
     """If the task was woken from a queue, release the turn for which it has not asked.
 
-    Its ``before_start`` raised, say, or its arguments give no key any more. The key would stay
-    reserved for it, and it would be woken again for ever.
+    Its ``before_start`` raised, say, its arguments give no key any more, or in this version it has
+    no lock: then its message is the broker's. The key would stay reserved for it, and it would be
+    woken again for ever.
     """
     request = task.request
     if History.read(request, identity(request)).key is None:

@@ -21,11 +21,11 @@ from kombu.serialization import registry
 
 from celery_dlock.core.access import Keys
 from celery_dlock.core.events import Rescheduled
-from celery_dlock.delivery.execution import EXECUTION, Execution
+from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.outgoing import Outgoing
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.messages.headers import HISTORY, History, identity_as_sent
+from celery_dlock.messages.headers import EXECUTION, HISTORY, History, identity_as_sent
 from celery_dlock.messages.way_back import instead_of_all
 
 

@@ -27,14 +27,12 @@ from celery.states import READY_STATES
 from celery_dlock.contention import Queueing
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.headers import RETRY_STORED
 
 logger = logging.getLogger("celery_dlock")
 
 #: The state of a task whose message waits in the lock store.
 PARKED = "PARKED"
-
-#: Where a request says that ``RETRY`` is stored.
-RETRY_STORED = "dlock_retry_stored"
 
 
 class RetryStored:

@@ -40,12 +40,20 @@ from celery_dlock.delivery.plan import (
     contention,
     duplicate,
     left_over,
+    lost,
     plan,
+    replaced,
     too_early,
     unanswered,
 )
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
-from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockTimeout
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
 from celery_dlock.locks.hold_periods import time_on_hold
 from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.headers import HISTORY, predecessor
@@ -62,6 +70,24 @@ FOLLOWED = "followed"
 
 #: In front of the nonce of a delivery that waits for its key now, or has some other answer.
 WAITS, ASKED = b"w", b"a"
+
+
+def deliver(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of the body of *task* under its lock, or of a task that is not to run.
+
+    Raises what the body does, and what tells Celery that the task is not over.
+    """
+    execution = Execution.begin(task, args, kwargs)
+    lease = take(execution)
+    if not isinstance(lease, Lease):
+        return lease
+    try:
+        return execution.run(task.lock_body, lease)
+    except (LockLost, StaleFencingToken) as exc:
+        facts, newer = execution.facts(), lease.replaced
+        if newer is not None:
+            return carry_out(execution, replaced(facts, lease.key, newer, exc))
+        return carry_out(execution, lost(facts, exc))
 
 
 def take(execution: Execution) -> Lease | dict[str, Any]:

@@ -29,6 +29,10 @@ STEP = "dlock_step"
 FOLLOWS = "dlock_follows"
 #: Written by the worker's main process into the request, new for each delivery.
 DELIVERY = "dlock_delivery"
+#: Where the record lies on Celery's request object, which belongs to one execution only.
+EXECUTION = "dlock_execution"
+#: Where a request says that ``RETRY`` is stored.
+RETRY_STORED = "dlock_retry_stored"
 
 #: What is larger counts nothing, and is not a second since 1970 before the year 3000.
 _NO_NUMBER = 32_503_680_000

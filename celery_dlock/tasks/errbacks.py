@@ -17,7 +17,7 @@ from celery.backends.base import Backend
 from celery.utils.serialization import get_pickleable_exception
 from kombu.utils import json as kombu_json
 
-from celery_dlock.delivery.execution import EXECUTION
+from celery_dlock.messages.headers import EXECUTION
 
 #: Serializers that can carry the arguments.
 _SERIALIZERS = frozenset({"json", "pickle", "auth"})

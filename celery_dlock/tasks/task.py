@@ -22,14 +22,7 @@ from celery.exceptions import Ignore
 from celery.utils.threads import LocalStack
 
 from celery_dlock.core.lease import Lease
-from celery_dlock.delivery.abort import Abort, handing_on, shielded
-from celery_dlock.delivery.carry_out import carry_out
-from celery_dlock.delivery.execution import EXECUTION, Execution
-from celery_dlock.delivery.leaving import leave_after_result, leave_before_the_body
-from celery_dlock.delivery.plan import lost, replaced
-from celery_dlock.delivery.publish import publish_next, retrying, without_reject
-from celery_dlock.delivery.result_state import RETRY_STORED, RetryStored
-from celery_dlock.delivery.taking import take
+from celery_dlock.core.state import Outcome
 from celery_dlock.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -40,12 +33,9 @@ from celery_dlock.errors import (
 from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import OPTIONS, Definition, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
-from celery_dlock.messages.headers import step_of
-from celery_dlock.messages.way_back import lead_back
+from celery_dlock.messages.headers import EXECUTION, RETRY_STORED, step_of
 from celery_dlock.publishing.call import Call, marked
 from celery_dlock.runtime import runtime
-from celery_dlock.tasks.acquisition import Acquisition
-from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.errbacks import called_by_celery, send
 from celery_dlock.tasks.mistakes import (
     CALL_EACH,
@@ -65,6 +55,7 @@ from celery_dlock.tasks.typed import (
 if TYPE_CHECKING:
     from celery.result import EagerResult
 
+    from celery_dlock.delivery.execution import Execution
     from celery_dlock.tasks.typed import TaskResult
 
 logger = logging.getLogger("celery_dlock")
@@ -80,6 +71,12 @@ TOO_LATE = (
 
 #: What a worker's main process needs, by name: a process that only publishes loads none of it.
 STRATEGY = "celery_dlock.worker.request:strategy"
+BEFORE_FORKS = (
+    STRATEGY.partition(":")[0],
+    "celery_dlock.delivery.taking",
+    "celery_dlock.delivery.leaving",
+    "celery_dlock.tasks.block",
+)
 WORKER_STEPS = (
     "celery_dlock.worker.children:WatchChildren",
     "celery_dlock.worker.periodic:EndRevoked",
@@ -168,7 +165,11 @@ class LockedTask(TypedTask[P, R_co]):
     def backend(self) -> Any:
         """Celery's result backend of this task."""
         backend = super().backend
-        return RetryStored(backend) if RETRY_STORED in vars(self.request) else backend
+        if RETRY_STORED not in vars(self.request):
+            return backend
+        from celery_dlock.delivery.result_state import RetryStored
+
+        return RetryStored(backend)
 
     @backend.setter
     def backend(self, backend: Any) -> None:
@@ -204,10 +205,13 @@ class LockedTask(TypedTask[P, R_co]):
         named = {"link": link, "link_error": link_error, "shadow": shadow}
         options |= {name: value for name, value in named.items() if value is not None}
         publish = partial(super().apply_async, args, kwargs)
-        execution = None if producer else retrying(self, task_id, options)
-        if execution is not None:
-            publish_next(execution, publish, args or (), kwargs or {}, options)
-            return cast("TaskResult[R_co]", marked(self.AsyncResult(task_id), duplicate=False))
+        if not producer and EXECUTION in vars(self.request):
+            from celery_dlock.delivery.publish import publish_next, retrying
+
+            execution = retrying(self, task_id, options)
+            if execution is not None:
+                publish_next(execution, publish, args or (), kwargs or {}, options)
+                return cast("TaskResult[R_co]", marked(self.AsyncResult(task_id), duplicate=False))
         step = step_of(task_id, options, self._ended_before())
         if step and (task_id is None or task_id != self.request.id):
             options["headers"] = {**(options.get("headers") or {}), **step}
@@ -218,12 +222,14 @@ class LockedTask(TypedTask[P, R_co]):
     def _ended_before(self) -> str | None:
         """The id of the task whose body has ended in this thread, but not yet its delivery."""
         task = self.app.current_worker_task
-        execution = None if task is None else vars(task.request).get(EXECUTION)
-        if isinstance(execution, Execution) and execution.body_ended:
+        execution = None if task is None else _execution(task.request)
+        if execution is not None and execution.body_ended:
             return cast("str", execution.request.id)
         return None
 
     def apply(self, *args: Any, **options: Any) -> EagerResult[R_co]:
+        from celery_dlock.delivery.abort import shielded
+
         return shielded(super().apply, *args, **options)
 
     def retry(
@@ -236,23 +242,30 @@ class LockedTask(TypedTask[P, R_co]):
     ) -> Any:
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # it runs again anyway; ``autoretry_for=(Exception,)`` spends no retry
-        execution = vars(self.request).get(EXECUTION)
-        lease = execution.hold.lease if isinstance(execution, Execution) else None
+        from celery_dlock.delivery.abort import handing_on
+        from celery_dlock.delivery.publish import without_reject
+
+        execution = _execution(self.request)
+        lease = None if execution is None else execution.hold.lease
         if lease is not None and lease.replaced is not None:
             lease.check()  # raises: another attempt would replace the newer task
         return handing_on(without_reject, super().retry, args, kwargs, exc, *more, **options)
 
     def signature_from_request(self, *args: Any, **options: Any) -> Any:
+        from celery_dlock.messages.way_back import lead_back
+
         signature = super().signature_from_request(*args, **options)
         lead_back(self.app, signature.options)
         return signature
 
     def replace(self, *args: Any, **options: Any) -> Any:
+        from celery_dlock.delivery.abort import handing_on
+
         try:
             return handing_on(super().replace, *args, **options)
         except Ignore:  # its replacement is published under the same id, so this task is final
-            execution = vars(self.request).get(EXECUTION)
-            if isinstance(execution, Execution):
+            execution = _execution(self.request)
+            if execution is not None:
                 execution.final = True
             raise
 
@@ -272,23 +285,19 @@ class LockedTask(TypedTask[P, R_co]):
             return self._call_here(args, kwargs)
         if request.is_eager and self._holds(args, kwargs):  # sent by a body
             return self._call_here(args, kwargs)
-        execution = Execution.begin(self, args, kwargs)
-        lease = take(execution)
-        if not isinstance(lease, Lease):
-            return lease  # the result of a task that is not to run
-        try:
-            return execution.run(self.lock_body, lease)
-        except (LockLost, StaleFencingToken) as exc:
-            facts, newer = execution.facts(), lease.replaced
-            if newer is not None:
-                return carry_out(execution, replaced(facts, lease.key, newer, exc))
-            return carry_out(execution, lost(facts, exc))
+        from celery_dlock.delivery.taking import deliver
+
+        return deliver(self, args, kwargs)
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A direct call, without a message: it takes the lock, or fails at once.
 
         An error callback that does not get the lock is sent as a message.
         """
+        from celery_dlock.delivery.abort import Abort
+        from celery_dlock.tasks.acquisition import Acquisition
+        from celery_dlock.tasks.block import locked_block
+
         caller = self.app.current_worker_task
         if caller is not None and caller.name in CALL_EACH:
             refuse_each(self.name)
@@ -339,8 +348,31 @@ class LockedTask(TypedTask[P, R_co]):
         return next(c for c in classes if "__call__" in vars(c))
 
 
-signals.task_prerun.connect(leave_before_the_body)
-signals.task_postrun.connect(leave_after_result)
+def _execution(request: Any) -> Execution | None:
+    """The execution of the delivery of *request*, if it is one of a locked task."""
+    execution = vars(request).get(EXECUTION)
+    if execution is None:
+        return None
+    from celery_dlock.delivery.execution import Execution
+
+    return execution if isinstance(execution, Execution) else None
+
+
+@signals.task_prerun.connect  # type: ignore[untyped-decorator]
+def leave_before_the_body(task: Any = None, **_: Any) -> None:
+    """Release the turn of a task that has no lock in this version, and was woken in another."""
+    if not hasattr(task, "lock_definition"):
+        from celery_dlock.delivery.leaving import leave_turn
+
+        leave_turn(task, Outcome.OVER)
+
+
+@signals.task_postrun.connect  # type: ignore[untyped-decorator]
+def leave_after_result(**about: Any) -> None:
+    """The result is stored and the callbacks are published: now the lock may go."""
+    from celery_dlock.delivery.leaving import leave
+
+    leave(**about)
 
 
 #: Applications whose worker in this process started without the library's steps.
@@ -359,7 +391,8 @@ def prepare_worker(sender: Any, **_: Any) -> None:
     A task may get its lock after the worker has started. One that had a lock before may still have
     a message on its way.
     """
-    import_module(STRATEGY.partition(":")[0])
+    for module in BEFORE_FORKS:
+        import_module(module)
     if sender.app.conf.get("dlock_url") is not None:
         _add_steps(sender.app)
     elif sender.app.steps["consumer"].isdisjoint(CONSUMER_STEPS):

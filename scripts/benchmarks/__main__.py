@@ -29,6 +29,7 @@ from scripts.benchmarks.cycles_sqlite import sqlite_cycles
 from scripts.benchmarks.cycles_zookeeper import zookeeper_cycles
 from scripts.benchmarks.fence import on_mariadb, on_postgresql, on_sqlite
 from scripts.benchmarks.handover import BODY, handover
+from scripts.benchmarks.imports import show_imports
 from scripts.benchmarks.measure import Measured, percentile
 from scripts.benchmarks.scrape import show_scrape
 from scripts.benchmarks.scripts import show_operations, show_scripts
@@ -125,7 +126,7 @@ def fences(console: Console, folder: Path) -> None:
 
 def main() -> int:
     """All of it, or the parts that are named: ``cycles``, ``stores``, ``fence``,
-    ``workers``, ``bursts``, ``unique``, ``scrape``, ``beats``.
+    ``workers``, ``bursts``, ``unique``, ``imports``, ``scrape``, ``beats``.
     """
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name, RedisServer() as server:
@@ -137,6 +138,7 @@ def main() -> int:
             "workers": lambda: on_redis(console, folder, server.url),
             "bursts": lambda: show_bursts(console, folder, server.url),
             "unique": lambda: show_unique(console, server),
+            "imports": lambda: show_imports(console, server.url),
             "scrape": lambda: show_scrape(console, folder, server.url),
             "beats": lambda: show_beats(console, folder, server),
         }

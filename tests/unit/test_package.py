@@ -38,12 +38,50 @@ def test_the_wheel_carries_py_typed_and_the_scripts_and_no_tests() -> None:
     assert modules == {"celery_dlock", "celery_dlock_pytest.py"}
 
 
-def test_importing_the_package_imports_no_driver() -> None:
-    code = "import sys, celery_dlock; print(*{'redis', 'kazoo', 'sqlalchemy'} & set(sys.modules))"
+#: What a process publishes that neither runs tasks nor looks at locks.
+PUBLISHES = """
+import sys
+from celery import Celery
+from celery_dlock import Debounce, Queue, locked_task
 
+app = Celery(broker="memory://")
+app.conf.dlock_url = "memory://"
+def report(day): ...
+options = ({}, {"unique": "done"}, {"unique": Debounce(60, 60)})
+for number, more in enumerate((*options, {"on_contention": Queue(ordered="publish")})):
+    task = locked_task("day:{day}", app=app, name=f"report{number}", **more)(report)
+    for day in (1, 1, 2):
+        task.delay(day)
+print(*sys.modules)
+"""
+
+#: What only a worker, a beat, a page, a command line or a monitor needs, and ``lock()``.
+NOT_TO_PUBLISH = frozenset(
+    {
+        *("beat", "cli", "delivery", "monitoring", "operate", "ops", "testing", "web", "worker"),
+        *("stores.subprocess", "tasks.acquisition", "tasks.block", "tasks.event_loop"),
+    }
+)
+
+
+def modules_of(code: str) -> list[str]:
+    """The modules of a process that runs *code*, which prints them."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
-    assert done.stdout.split() == []
+
+def test_importing_the_package_imports_no_driver() -> None:
+    loaded = modules_of("import sys, celery_dlock; print(*sys.modules)")
+
+    assert {"redis", "kazoo", "sqlalchemy"}.isdisjoint(loaded)
+
+
+def test_a_process_that_only_publishes_imports_what_it_needs_for_that() -> None:
+    loaded = modules_of(PUBLISHES)
+
+    assert "celery_dlock.publishing.outbox" in loaded
+    assert NOT_TO_PUBLISH.isdisjoint(m.removeprefix("celery_dlock.") for m in loaded)
+    assert {"celery.app.trace", "redis"}.isdisjoint(loaded)
 
 
 def test_every_public_name_is_there_and_documented() -> None:

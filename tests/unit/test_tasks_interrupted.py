@@ -12,10 +12,10 @@ from celery import signals
 from celery_dlock import Lease, LockedTask, LockLost, lock
 from celery_dlock.core.events import Lost
 from celery_dlock.core.state import Outcome
-from celery_dlock.delivery.leaving import leave_after_result
 from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.runtime import runtime
+from celery_dlock.tasks.task import leave_after_result
 from tests.services.desk import Desk, open_desk
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from itertools import count
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -208,7 +209,8 @@ def test_a_duplicate_behind_another_of_its_process_takes_one_question_to_the_sto
 
 def test_what_the_process_remembers_of_a_duplicate_may_be_outdated() -> None:
     store = MemoryBackend(BackendOptions())
-    here, elsewhere = (UniqueClaims(store, lambda: NOW) for _ in range(2))
+    ticks = count(NOW)
+    here, elsewhere = (UniqueClaims(store, ticks.__next__) for _ in range(2))
     here.call("report(1)", SENT, 60)
     for claims in (here, elsewhere, here, elsewhere):
         _, answer = claims.call("report(1)", MINE, 60)
