@@ -27,7 +27,7 @@ from scripts.benchmarks.measure import Measured, in_turns, percentile
 from tests.services.redis import RedisServer
 
 #: Calls of a round, rounds, and the keys of which many calls are duplicates.
-CALLS, ROUNDS, KEYS = 500, 15, 100
+CALLS, ROUNDS, KEYS = 50, 100, 100
 
 #: Publishes while the store is away.
 AWAY = 1_000
