@@ -22,6 +22,9 @@ TABLE = (
 )
 LINES = re.findall(r"^\| .+ \| `(.+)` \|$", TABLE, re.MULTILINE)
 
+PUBLIC = {name: getattr(celery_dlock, name) for name in celery_dlock.__all__}
+PUBLIC["fencing"] = fencing
+
 #: Behind a line, so that it can be run.
 BEHIND = {
     "@": "def report(order_id: int = 42, tenant: str = 'acme') -> None: ...",
@@ -38,7 +41,7 @@ def test_the_table_is_read() -> None:
 def test_a_task_that_is_defined_so_runs(line: str) -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.dlock_url = "memory://"
-    names = {**vars(celery_dlock), "app": app}
+    names = {**PUBLIC, "app": app}
     exec(f"{line[:-1]}, app=app, name={line!r})\n{BEHIND['@']}", names)
 
     with inline_worker(app) as worker, in_memory(app) as clock:
@@ -54,7 +57,7 @@ def test_a_block_that_is_written_so_runs(line: str) -> None:
     app.conf.dlock_url = "memory://"
     with closing(sqlite3.connect(":memory:")) as db, db:
         fencing.create_table(db)
-        names = {**vars(celery_dlock), "app": app, "db": db}
+        names = {**PUBLIC, "app": app, "db": db}
         block = (
             f"{line}\n{BEHIND['with']}" if line.startswith("with") else f"with held:\n    {line}"
         )
