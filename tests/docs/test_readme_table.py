@@ -23,7 +23,7 @@ TABLE = (
 LINES = re.findall(r"^\| .+ \| `(.+)` \|$", TABLE, re.MULTILINE)
 
 PUBLIC = {name: getattr(celery_dlock, name) for name in celery_dlock.__all__}
-PUBLIC["fencing"] = fencing
+PUBLIC |= {"fencing": fencing, "__name__": "shop"}
 
 #: Behind a line, so that it can be run.
 BEHIND = {
