@@ -1,7 +1,7 @@
 """Commands that a page shows and that cannot be run from within a test: checked, not run.
 
 ``make`` must know the target, pytest must find the tests, and pip's extras must be those of this
-package or Celery's.
+package or Celery's. A file of requirements must be what is installed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ def rehearsed(command: str) -> str | None:
     if command.startswith("python -m pytest "):
         collect = [sys.executable, *arguments, "--collect-only", "-q"]
         return f"cd {shlex.quote(str(ROOT))} && {shlex.join(collect)}"
+    if command.startswith("pip install -r "):
+        installed = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps"]
+        return shlex.join([*installed, *arguments[1:]])
     if command.startswith("pip install "):
         return shlex.join(["test", "-z", " ".join(_unknown(arguments[1:]))])
     return None

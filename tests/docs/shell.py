@@ -4,7 +4,7 @@
 a redirection they go to bash and start as anybody starts them, as does all else.
 
 A command that ends with ``&`` goes on in the background until the page is through; it counts as
-started when it has printed "ready", or that it leads. Three dots in the expected text stand for
+started when it has printed "ready", that it leads, or where it serves. Three dots in the expected text stand for
 anything.
 """
 
@@ -28,6 +28,9 @@ from tests.docs.warm import commands_of_this_page
 from tests.services.fork_server import Forked, ask
 
 PATIENCE = 60.0
+
+#: Workers, beats, and the servers of Flask, FastAPI and Django.
+STARTED = re.compile(r"ready|leads, with token|[Rr]unning on http|development server at http")
 
 #: What bash is needed for.
 SHELL = set("|&;<>()$`\\*?[]#~=\n")
@@ -74,7 +77,7 @@ class Shell:
             process = self._begin(command, log)
         self._background.append(process)
         deadline = time.monotonic() + PATIENCE
-        while not re.search("ready|leads, with token", output.read_text()):
+        while not STARTED.search(output.read_text()):
             over = process.poll() is not None or time.monotonic() > deadline
             assert not over, f"$ {command} &\n{output.read_text()}"
             time.sleep(0.05)

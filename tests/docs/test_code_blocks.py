@@ -37,9 +37,9 @@ class Ended:
     stdout: str
 
 
-def run(page: Path, folder: Path) -> Ended:
+def run(page: Path, folder: Path, **environment: str) -> Ended:
     module = (sys.executable, "-m", "tests.docs.page", str(page))
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    env = {**os.environ, **environment, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     with TemporaryFile() as output:
         with contextlib.chdir(folder):
             process = ask(server(), module, output.fileno(), env)

@@ -1,0 +1,1 @@
+"""A shop on FastAPI: ``uvicorn fastapi_shop.web:web`` serves it."""

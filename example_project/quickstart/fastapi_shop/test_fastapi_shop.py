@@ -1,0 +1,58 @@
+"""``pytest``: no server is needed, locks and messages stay in memory."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery_dlock.testing import InlineWorker
+from fastapi.testclient import TestClient
+from sqlalchemy import create_engine
+
+from fastapi_shop import models, tasks
+from fastapi_shop.celery import app
+from fastapi_shop.web import web
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    models.Transaction.configure(bind=engine)
+    monkeypatch.setattr(tasks, "ask_provider", lambda order_id: None)
+    models.create_tables()
+    yield
+    engine.dispose()
+
+
+@pytest.fixture
+def worker(inline_worker: Callable[..., InlineWorker]) -> InlineWorker:
+    return inline_worker(app)
+
+
+@pytest.fixture
+def client(worker: InlineWorker) -> TestClient:
+    client = TestClient(web)
+    client.post("/orders?amount=10")
+    return client
+
+
+def test_an_order_is_charged_once(client: TestClient, worker: InlineWorker) -> None:
+    client.post("/orders/1/charge")
+    assert worker.deliver() == worker.deliver() == "succeeded"
+    assert client.get("/orders/1").json() == {"id": 1, "amount": 10, "paid": 10}
+
+
+def test_an_order_that_is_taken_is_not_refunded(
+    client: TestClient, worker: InlineWorker, held_by_another: Callable[..., Any]
+) -> None:
+    with held_by_another("order:1", app=app):
+        assert worker.deliver() == "parked"
+        assert client.post("/orders/1/refund").status_code == 409
+
+
+def test_a_worker_that_was_paused_charges_nothing(
+    client: TestClient, stale_holder: Callable[..., Any]
+) -> None:
+    late = stale_holder(tasks.charge, 1)  # took the lock, and was paused past its lease
+    tasks.charge(1)  # the next one takes it, and writes
+    late.wakes_up()  # goes on as if nothing had happened: must be refused

@@ -1,0 +1,21 @@
+"""The data is in SQLite; broker, results and locks are in one Redis."""
+
+import os
+
+DATABASE = "sqlite:///shop.db"
+
+if "WITHOUT_REDIS" in os.environ:  # files, for a first look on one machine
+    CELERY = {
+        "broker_url": "sqla+sqlite:///broker.db",
+        "result_backend": "db+sqlite:///results.db",
+        "dlock_url": "sqlite:///locks.db",
+    }
+else:
+    REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
+    CELERY = {
+        "broker_url": f"{REDIS}/0",
+        "result_backend": f"{REDIS}/1",
+        "dlock_url": f"{REDIS}/2",
+        "result_backend_always_retry": True,
+        "broker_transport_options": {"visibility_timeout": 3600},
+    }
