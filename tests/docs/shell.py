@@ -4,8 +4,8 @@
 a redirection they go to bash and start as anybody starts them, as does all else.
 
 A command that ends with ``&`` goes on in the background until the page is through; it counts as
-started when it has printed "ready", that it leads, or where it serves. Three dots in the expected text stand for
-anything.
+started when it has printed "ready", that it leads, or where it serves. Three dots in the expected
+text stand for anything.
 """
 
 from __future__ import annotations

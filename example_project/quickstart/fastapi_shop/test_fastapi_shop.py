@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery_dlock.testing import InlineWorker
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine
 
+from celery_dlock.testing import InlineWorker
 from fastapi_shop import models, tasks
 from fastapi_shop.celery import app
 from fastapi_shop.web import web

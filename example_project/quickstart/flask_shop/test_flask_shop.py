@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery_dlock.testing import InlineWorker
 from flask import Flask
 from flask.testing import FlaskClient
 
+from celery_dlock.testing import InlineWorker
 from flask_shop import create_app, tasks
 from flask_shop.models import create_tables
 

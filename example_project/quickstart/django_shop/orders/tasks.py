@@ -2,10 +2,10 @@
 
 import time
 
-from celery_dlock import fencing, locked_task
 from django.db import connection, transaction
 from django.db.models import F
 
+from celery_dlock import fencing, locked_task
 from orders.models import Order
 
 

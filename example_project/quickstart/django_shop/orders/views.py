@@ -1,11 +1,11 @@
 """The web face of the shop."""
 
-from celery_dlock import LockContended, fencing, lock
 from django.db import connection, transaction
 from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
 
+from celery_dlock import LockContended, fencing, lock
 from orders.models import Order
 from orders.tasks import charge
 

@@ -1,8 +1,9 @@
 """The shop's data, in SQLite. ``python -m fastapi_shop.models`` creates the tables."""
 
-from celery_dlock import fencing
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
+
+from celery_dlock import fencing
 
 Transaction = sessionmaker(create_engine("sqlite:///shop.db"))
 
@@ -20,7 +21,7 @@ class Order(Base):
 
 
 def create_tables() -> None:
-    """Create the shop's tables and those of the fence. A larger project has a migration for both."""
+    """Create the shop's tables and those of the fence. A larger project has a migration."""
     with Transaction.begin() as db:
         Base.metadata.create_all(db.connection())
         fencing.create_table(db)

@@ -3,7 +3,6 @@
 import time
 
 from celery_dlock import fencing, locked_task
-
 from fastapi_shop.celery import app
 from fastapi_shop.models import Order, Transaction
 

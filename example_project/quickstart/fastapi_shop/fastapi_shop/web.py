@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from celery_dlock import LockContended, fencing, lock
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 
+from celery_dlock import LockContended, fencing, lock
 from fastapi_shop.celery import app
 from fastapi_shop.models import Order, Transaction
 from fastapi_shop.tasks import charge

@@ -1,9 +1,10 @@
 """The shop's data, in the database of the current application."""
 
-from celery_dlock import fencing
 from flask import Flask, current_app
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from celery_dlock import fencing
 
 
 class Base(DeclarativeBase):
@@ -24,7 +25,7 @@ def init_app(app: Flask) -> None:
 
 
 def create_tables() -> None:
-    """Create the shop's tables and those of the fence. A larger project has a migration for both."""
+    """Create the shop's tables and those of the fence. A larger project has a migration."""
     with current_app.extensions["engine"].begin() as db:
         Base.metadata.create_all(db)
         fencing.create_table(db)

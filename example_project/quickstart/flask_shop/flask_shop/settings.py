@@ -1,11 +1,12 @@
 """The data is in SQLite; broker, results and locks are in one Redis."""
 
 import os
+from typing import Any
 
 DATABASE = "sqlite:///shop.db"
 
 if "WITHOUT_REDIS" in os.environ:  # files, for a first look on one machine
-    CELERY = {
+    CELERY: dict[str, Any] = {
         "broker_url": "sqla+sqlite:///broker.db",
         "result_backend": "db+sqlite:///results.db",
         "dlock_url": "sqlite:///locks.db",

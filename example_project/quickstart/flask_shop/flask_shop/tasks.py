@@ -3,7 +3,6 @@
 import time
 
 from celery_dlock import fencing, locked_task
-
 from flask_shop.models import Order, session
 
 

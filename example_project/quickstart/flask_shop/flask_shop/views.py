@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from celery_dlock import LockContended, fencing, lock
 from flask import Blueprint, abort, request
 
+from celery_dlock import LockContended, fencing, lock
 from flask_shop.models import Order, session
 from flask_shop.tasks import charge
 
