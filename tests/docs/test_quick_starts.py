@@ -14,6 +14,8 @@ from tests.docs.test_code_blocks import ROOT, run
 from tests.services.ports import free_ports
 from tests.services.redis import RedisServer
 
+pytestmark = pytest.mark.slow
+
 PROJECTS = sorted((ROOT / "example_project/quickstart").glob("*/README.md"))
 each_project = pytest.mark.parametrize(
     "readme", [pytest.param(readme, id=readme.parent.name) for readme in PROJECTS]
@@ -21,7 +23,8 @@ each_project = pytest.mark.parametrize(
 
 
 def follow(readme: Path, folder: Path, **environment: str) -> None:
-    shutil.copytree(readme.parent, folder, dirs_exist_ok=True)
+    left_behind = shutil.ignore_patterns("*.db*", "__pycache__")
+    shutil.copytree(readme.parent, folder, ignore=left_behind, dirs_exist_ok=True)
     [port] = free_ports(1)
     replace(folder / "README.md", "8000", str(port))
     [tasks] = folder.glob("*/tasks.py")

@@ -20,4 +20,4 @@ def charge(order_id: int) -> None:
     with transaction.atomic():
         fencing.admit(connection)  # a worker that was paused and comes too late is refused
         if fencing.once(connection, "charge"):  # a second task changes nothing
-            Order.objects.filter(pk=order_id).update(paid=F("amount"))
+            Order.objects.filter(pk=order_id).update(paid=F("paid") + F("amount"))

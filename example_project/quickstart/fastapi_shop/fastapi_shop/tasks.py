@@ -19,4 +19,4 @@ def charge(order_id: int) -> None:
         fencing.admit(db)  # a worker that was paused and comes too late is refused
         if fencing.once(db, "charge"):  # a second task changes nothing
             order = db.get_one(Order, order_id)
-            order.paid = order.amount
+            order.paid += order.amount
