@@ -1,26 +1,29 @@
-"""For tests of projects that use this library, and of stores written for it; needs pytest."""
+"""For tests of projects that use this library, and of stores written for it.
 
-import pytest
+Only the contract of a store needs pytest.
+"""
 
-pytest.register_assert_rewrite("celery_dlock.testing.contract")
+from typing import TYPE_CHECKING, Any
 
-from celery_dlock.testing.contract import (  # noqa: E402
-    LockBackendContract,
-    NoteStoreContract,
-    SharedStoreContract,
-)
-from celery_dlock.testing.inline import (  # noqa: E402
+from celery_dlock.testing.inline import (
     InlineWorker,
     held_by_another,
     inline_worker,
 )
-from celery_dlock.testing.project import (  # noqa: E402
+from celery_dlock.testing.project import (
     ManualClock,
     StaleHolder,
     checked_lock_order,
     in_memory,
     stale_holder,
 )
+
+if TYPE_CHECKING:
+    from celery_dlock.testing.contract import (
+        LockBackendContract,
+        NoteStoreContract,
+        SharedStoreContract,
+    )
 
 __all__ = [
     "InlineWorker",
@@ -35,3 +38,12 @@ __all__ = [
     "inline_worker",
     "stale_holder",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the contract when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from celery_dlock.testing import contract
+
+    return getattr(contract, name)

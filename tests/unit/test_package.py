@@ -76,6 +76,16 @@ def test_importing_the_package_imports_no_driver() -> None:
     assert {"redis", "kazoo", "sqlalchemy"}.isdisjoint(loaded)
 
 
+def test_helpers_for_tests_need_no_pytest_but_for_the_contract_of_a_store() -> None:
+    loaded = modules_of("import sys, celery_dlock.testing; print(*sys.modules)")
+    assert "pytest" not in loaded
+
+    loaded = modules_of(
+        "import sys; from celery_dlock.testing import LockBackendContract;print(*sys.modules)"
+    )
+    assert "pytest" in loaded
+
+
 def test_a_process_that_only_publishes_imports_what_it_needs_for_that() -> None:
     loaded = modules_of(PUBLISHES)
 

@@ -6,12 +6,16 @@ by itself: tokens, atomicity, names and messages, lists, leases that end, and pr
 
 from __future__ import annotations
 
-from celery_dlock.testing.contract.crowd import Crowd
-from celery_dlock.testing.contract.holding import Exclusion, Renewal, Tokens
-from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking
-from celery_dlock.testing.contract.noting import Noting
-from celery_dlock.testing.contract.processes import ProcessesTests
-from celery_dlock.testing.contract.queueing import QueueingTests, SweepingTests
+import pytest
+
+pytest.register_assert_rewrite(__name__)
+
+from celery_dlock.testing.contract.crowd import Crowd  # noqa: E402
+from celery_dlock.testing.contract.holding import Exclusion, Renewal, Tokens  # noqa: E402
+from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking  # noqa: E402
+from celery_dlock.testing.contract.noting import Noting  # noqa: E402
+from celery_dlock.testing.contract.processes import ProcessesTests  # noqa: E402
+from celery_dlock.testing.contract.queueing import QueueingTests, SweepingTests  # noqa: E402
 
 __all__ = ["LockBackendContract", "NoteStoreContract", "SharedStoreContract"]
 
