@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(__name__)
+_PARTS = ("crowd", "holding", "listing", "noting", "processes", "queueing", "words")
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from celery_dlock.testing.contract.crowd import Crowd  # noqa: E402
 from celery_dlock.testing.contract.holding import Exclusion, Renewal, Tokens  # noqa: E402
