@@ -31,6 +31,7 @@ from scripts.benchmarks.fence import on_mariadb, on_postgresql, on_sqlite
 from scripts.benchmarks.handover import BODY, handover
 from scripts.benchmarks.imports import show_imports
 from scripts.benchmarks.measure import Measured, percentile
+from scripts.benchmarks.price import show_price
 from scripts.benchmarks.scrape import show_scrape
 from scripts.benchmarks.scripts import show_operations, show_scripts
 from scripts.benchmarks.stores import show_stores
@@ -126,7 +127,7 @@ def fences(console: Console, folder: Path) -> None:
 
 def main() -> int:
     """All of it, or the parts that are named: ``cycles``, ``stores``, ``fence``,
-    ``workers``, ``bursts``, ``unique``, ``imports``, ``scrape``, ``beats``.
+    ``workers``, ``price``, ``bursts``, ``unique``, ``imports``, ``scrape``, ``beats``.
     """
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name, RedisServer() as server:
@@ -136,6 +137,7 @@ def main() -> int:
             "stores": lambda: show_stores(console, folder),
             "fence": lambda: fences(console, folder),
             "workers": lambda: on_redis(console, folder, server.url),
+            "price": lambda: show_price(console, folder, server.url),
             "bursts": lambda: show_bursts(console, folder, server.url),
             "unique": lambda: show_unique(console, server),
             "imports": lambda: show_imports(console, server.url),

@@ -10,12 +10,11 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +54,6 @@ def show_bursts(console: Console, folder: Path, url: str) -> None:
     _table(console, title, {way: [hot_before_quiet(folder, url, way)] for way in WAYS})
     _price(console, folder, url)
     _open_loop(console, folder, url)
-    _uncontended_cpu(console, folder, url)
 
 
 def _table(console: Console, title: str, found: Mapping[str, Sequence[float]]) -> None:
@@ -210,28 +208,3 @@ def _open_loop(console: Console, folder: Path, url: str) -> None:
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
     return percentile(values, 0.5), percentile(values, 0.99)
-
-
-def _uncontended_cpu(console: Console, folder: Path, url: str) -> None:
-    """Processor time of the worker, in milliseconds a task, where every key is free."""
-
-    def spent(name: str) -> float:
-        with staged(folder, url) as stage, stage.worker("prefork", concurrency=2) as worker:
-            stage.send(name, "first", 0.0)
-            stage.notes.wait_for(1)
-            before = sum(_cpu(worker.pid))
-            for number in range(600):
-                stage.send(name, f"key-{number}", 0.0)
-            stage.notes.wait_for(601)
-            return 1000 * (sum(_cpu(worker.pid)) - before) / 600
-
-    found = {name: partial(spent, name) for name in ("plain", "queued", "by_hand")}
-    title = "No contention: the worker's processor time, ms a task"
-    _table(console, title, take_turns(found, ROUNDS))
-
-
-def _cpu(pid: int) -> Iterator[float]:
-    main = psutil.Process(pid)
-    for process in (main, *main.children(recursive=True)):
-        times = process.cpu_times()
-        yield times.user + times.system
