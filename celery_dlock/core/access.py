@@ -128,6 +128,8 @@ class Keys:
     @classmethod
     def of(cls, keys: Sequence[tuple[str, Access]], parents: Iterable[str] = ()) -> Self:
         """Each key once. Raises as the class does, and as :func:`check_alike` does."""
+        if len(keys) == 1 and not parents:
+            return cls(dict(keys))
         check_alike(keys)
         ordered = sorted(keys, key=lambda pair: ask_order(pair[0], pair[1].limit))
         return cls(dict(ordered), tuple(sorted(set(parents))))

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from types import NoneType
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +36,9 @@ _DIGEST = 48
 
 #: What a URL may contain, except ``#`` (which numbers the slots of a key), and escapes as they are.
 _UNSAFE = re.compile(r"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~:/?@!$&'()*+,;=\[\]]")
+
+#: What a value may not contain as it is.
+_STRUCTURE = re.compile(r"[^A-Za-z0-9\-_.@+]")
 
 
 def canonical(key: object) -> str:
@@ -86,7 +90,7 @@ def _text(value: object, *, typed: bool) -> str:
         value = value.value
     for kind, name, text in _SCALARS:
         if isinstance(value, kind):
-            scalar = _quote(text(value), safe="@+").replace("~", "%7E")
+            scalar = _encoded(text(value))
             return f"{name}'{scalar}" if typed else scalar
     if isinstance(value, dict):
         pairs = _pairs(value, typed=typed)
@@ -99,10 +103,15 @@ def _text(value: object, *, typed: bool) -> str:
     raise TypeError(f"{type(value).__name__} has no text that is the same in every process")
 
 
-def _quote(text: str | bytes, safe: str = "") -> str:
+def _encoded(text: str | bytes) -> str:
     if isinstance(text, bytes):
-        return quote(text, safe)
-    return quote(text, safe, errors="surrogatepass")  # JSON carries lone surrogates
+        return quote(text, "@+").replace("~", "%7E")
+    return _STRUCTURE.sub(lambda m: _quote(m[0]).replace("~", "%7E"), text)
+
+
+@lru_cache  # of what keys contain, a few signs come again and again
+def _quote(text: str) -> str:
+    return quote(text, "", errors="surrogatepass")  # JSON carries lone surrogates
 
 
 def _item(value: object, *, typed: bool) -> str:
