@@ -54,6 +54,8 @@ class Runtime:
     unique_claims: UniqueClaims
     #: Seconds for which a finished task is remembered.
     remembers: float
+    #: ``task_time_limit``: to look up what is not set takes Celery longer than all the settings.
+    time_limit: float | None
 
     def existing_store(self) -> LockBackend:
         """The store, for a process that only looks: it makes none.
@@ -240,6 +242,7 @@ def _runtime(
         wake=wake,
         unique_claims=UniqueClaims(backend),
         remembers=remembered(app, settings.done_ttl),
+        time_limit=app.conf.task_time_limit,
     )
 
 

@@ -135,8 +135,7 @@ class Keys:
         return cls(dict(ordered), tuple(sorted(set(parents))))
 
     def __post_init__(self) -> None:
-        both = self.access.keys() & self.parents
-        if both:
+        if both := self.parents and self.access.keys() & self.parents:
             raise ConfigurationError(f"{min(both)!r} cannot be both a key and its own parent")
 
     @property

@@ -11,11 +11,12 @@ the item ``id`` of a dict.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import BoundArguments, Parameter, Signature
 from typing import Any
 
@@ -41,7 +42,7 @@ class KeyTemplate:
     name: str
     signature: Signature
     parts: tuple[_Text | _Function, ...]
-    _named: _Named | None = field(init=False, repr=False, compare=False)
+    _named: _Named | None = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_named", _Named.of(self.signature))
@@ -131,7 +132,7 @@ class _Named:
         arguments = {**self.defaults, **given}
         if len(given) != len(args) + len(kwargs) or arguments.keys() != self.as_set:
             return None
-        return BoundArguments(self.signature, arguments)  # type: ignore[arg-type]
+        return BoundArguments(self.signature, arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,8 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     ends = grant is not None and grant.ending is not None
     lost_too_often = claim.has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS
     if lost_too_often and not ends and running is None:
+        if claim.wait is WaitMode.LOOK:  # its message, which would be the letter, comes next
+            return state, _busy(state, now)
         task, mode, limit = claim.task, claim.mode, claim.limit
         return to_dead_letter(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
     asks_twice = grant is not None and grant.parked and claim.enqueues

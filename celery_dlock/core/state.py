@@ -34,7 +34,7 @@ class Mode(StrEnum):
 class WaitMode(StrEnum):
     """What a claim leaves behind when the key is taken.
 
-    ``LOOK`` is for a delivery that says that it is going to wait before it does: ``NOT``, and next
+    ``LOOK`` is for a delivery that may wait, and first asks without its message: ``NOT``, and next
     ``QUEUE``. ``ENQUEUE`` leaves its message with the store in any case: it asks for a turn, not
     for the key. So does ``NEWEST``, whose message takes the place of the one that the task has
     there; but not beside a run of the task, which has begun then.

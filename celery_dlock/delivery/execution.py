@@ -66,12 +66,15 @@ class Execution:
 
     @classmethod
     def begin(
-        cls, task: TaskWithLock, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        cls,
+        task: TaskWithLock,
+        request: Context,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> Execution:
-        """Read the request and put the record on it."""
+        """Read the *request* and put the record on it."""
         if _thread.open:
             _settle_interrupted()
-        request = task.request
         definition = task.lock_definition
         process = runtime(task.app)
         attempt = identity(request)
@@ -166,21 +169,20 @@ class Execution:
         keeps = 0.0 if eager else patience(self.policy, self.history.waits)
         trouble = comes_back_within(self.history) if self.queueing else 0.0
         remembers = self.runtime.done_ttl(queues=bool(self.queueing or self.history.key))
-        claim = Claim(
-            key="",
-            task=f"{attempt}~{self.nonce}" if eager else attempt,
-            nonce=self.nonce,
-            ttl=self.runtime.lease_time(definition.ttl),
-            wait=WaitMode.PLACE if keeps else WaitMode.NOT,
-            patience=int(max(keeps, trouble) * SECOND),
-            done_ttl=0 if eager else remembers,
-            name=self.task.name,
-            where=this_process(self.request.hostname),
-        )
+        terms: dict[str, Any] = {
+            "task": f"{attempt}~{self.nonce}" if eager else attempt,
+            "nonce": self.nonce,
+            "ttl": self.runtime.lease_time(definition.ttl),
+            "wait": WaitMode.PLACE if keeps else WaitMode.NOT,
+            "patience": int(max(keeps, trouble) * SECOND),
+            "done_ttl": 0 if eager else remembers,
+            "name": self.task.name,
+            "where": this_process(self.request.hostname),
+        }
         if self.queueing:
             wait = WaitMode.LOOK if look else WaitMode.QUEUE
-            claim = queued(claim, self.queueing, wait, first=self.is_first)
-        return claims_of(self.keys, claim)
+            terms |= queued(self.queueing, wait, first=self.is_first)
+        return claims_of(self.keys, terms)
 
     def message(self) -> bytes | None:
         """What waits in the store, should this delivery have to; ``None`` if it cannot.
@@ -212,7 +214,7 @@ class Execution:
             or self.runtime.settings.max_hold
             or limit
             or self.task.time_limit
-            or self.task.app.conf.task_time_limit  # which Celery 5.5 does not show as the task's
+            or self.runtime.time_limit  # which Celery 5.5 does not show as the task's
         )
 
     def run(self, body: Callable[..., Any], lease: Lease) -> Any:
@@ -242,8 +244,9 @@ class Execution:
 
     def ended(self) -> None:
         """Note that nothing is left to be released."""
-        if self in _thread.open:
-            _thread.open.remove(self)
+        executions = _thread.open
+        if self in executions:
+            executions.remove(self)
 
 
 def _tell_of_loss(

@@ -24,7 +24,13 @@ from celery_dlock.delivery.unique import UniqueRun, end_unique
 from celery_dlock.locks.manager import Successor
 from celery_dlock.messages.claims import failed, left_by, lets_go
 from celery_dlock.messages.countdown import seconds_until
-from celery_dlock.messages.headers import EXECUTION, History, identity, identity_of_next
+from celery_dlock.messages.headers import (
+    EXECUTION,
+    HISTORY,
+    History,
+    identity,
+    identity_of_next,
+)
 from celery_dlock.runtime import runtime
 
 #: Seconds for which a key stays reserved for a retry that is due and has not come.
@@ -33,13 +39,14 @@ RETRY_GRACE = 60.0
 
 def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
     """The result of *task* is stored and the callbacks are published: now the lock may go."""
-    execution = vars(task.request).get(EXECUTION)
+    request = task.request
+    execution = vars(request).get(EXECUTION)
     if not isinstance(execution, Execution):
         end = partial(failed, let_go=lets_go(task))
         outcome = _outcome(state, retval, end, eager=False, queues=True)
         leave_turn(task, outcome)
         if outcome is Outcome.DONE and state != states.RETRY:
-            end_unique(task.app, vars(task.request))
+            end_unique(task.app, vars(request))
         return
     if isinstance(retval, TaskPredicate):
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
@@ -66,7 +73,7 @@ def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: A
         give_back(0 if unique is None else unique.remembers)
         raise
     finally:
-        vars(task.request).pop(EXECUTION, None)
+        vars(request).pop(EXECUTION, None)
         execution.ended()
 
 
@@ -98,7 +105,7 @@ def leave_turn(task: Any, outcome: Outcome) -> None:
     woken again for ever.
     """
     request = task.request
-    if History.read(request, identity(request)).key is None:
+    if request.get(HISTORY) is None or History.read(request, identity(request)).key is None:
         return
     process = runtime(task.app)
     turns = left_by(task, request, done_ttl=process.done_ttl(queues=True))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from celery.app.task import Context
 from celery.exceptions import TaskPredicate
 
 from celery_dlock.contention import Complete, Decision, GiveUp, WaitHere
@@ -72,12 +73,14 @@ FOLLOWED = "followed"
 WAITS, ASKED = b"w", b"a"
 
 
-def deliver(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def deliver(
+    task: Any, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """The result of the body of *task* under its lock, or of a task that is not to run.
 
     Raises what the body does, and what tells Celery that the task is not over.
     """
-    execution = Execution.begin(task, args, kwargs)
+    execution = Execution.begin(task, request, args, kwargs)
     lease = take(execution)
     if not isinstance(lease, Lease):
         return lease
@@ -281,16 +284,32 @@ def _ask(execution: Execution) -> Lease | Refused:
         ending = next((grant.ending for grant in state.grants if grant.task == turn.task), None)
         if ending is not None:
             return hold.refused(Refused(turn, End(ending)))
-    message, max_hold, answer = execution.message(), execution.max_hold(), None
-    queueing = execution.queueing  # which ends where the message is too large for the store
-    if queueing is not None and woken is None and asks_before_queueing(execution, queueing):
-        looked = hold.ask(execution.claim(look=True), max_hold, message, parents=keys.parents)
+    max_hold, answer = execution.max_hold(), None
+    if woken is None and _looks_first(execution):
+        keeps = execution.queueing is not None and execution.queueing.keep
+        late = execution.message() if keeps else execution.message
+        looked = hold.ask(execution.claim(look=True), max_hold, late, parents=keys.parents)
         answer = None if _has_to_wait(execution, looked) else looked
     if answer is None:
+        message = execution.message()  # before the claim, which does not queue if it is too large
         answer = hold.ask(execution.claim(), max_hold, message, woken, keys.parents)
     if turn is not None:
         execution.runtime.manager.take_back([turn])
     return answer
+
+
+def _looks_first(execution: Execution) -> bool:
+    """Whether to ask for the keys before queueing for them.
+
+    Most keys are free, and to write down the message takes longer than to ask. Where an order of
+    publishing was promised, or another delivery may know more of the task, it is one question.
+    """
+    queueing = execution.queueing
+    if queueing is None:
+        return False
+    if asks_before_queueing(execution, queueing):
+        return True
+    return execution.is_first and not (queueing.keep or queueing.at_publish)
 
 
 def _newer_call(execution: Execution, key: str) -> Refused | None:

@@ -66,8 +66,9 @@ def make_current(lease: Lease, store: object) -> None:
 def end_current(lease: Lease) -> None:
     """*lease* is not held any more; it need not be a current one."""
     held = _held.get()
-    if any(current is lease for current, _ in held):
-        _held.set(tuple(entry for entry in held if entry[0] is not lease))
+    others = tuple([entry for entry in held if entry[0] is not lease])
+    if len(others) < len(held):
+        _held.set(others)
 
 
 @contextmanager

@@ -25,7 +25,14 @@ from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Busy, Claim, Drop, Outcome, Park, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable, LockLost
 from celery_dlock.locks.current import end_current
-from celery_dlock.locks.manager import Keeping, LockManager, Refused, Successor, remembered
+from celery_dlock.locks.manager import (
+    Keeping,
+    LockManager,
+    Message,
+    Refused,
+    Successor,
+    remembered,
+)
 
 #: What is called with a key that is lost, and the reason.
 Strike = Callable[[str, str], object]
@@ -59,7 +66,7 @@ class Hold:
         self,
         claims: Sequence[Claim],
         max_hold: float | None = None,
-        message: bytes | None = None,
+        message: Message = None,
         woken: str | None = None,
         parents: Collection[str] = (),
     ) -> Lease | Refused:

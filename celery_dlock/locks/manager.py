@@ -53,6 +53,9 @@ logger = logging.getLogger("celery_dlock")
 
 V = TypeVar("V")
 
+#: What may have to wait in the store, or what writes it down if it has to.
+Message = bytes | Callable[[], bytes | None] | None
+
 Refusal = Park | Busy | Same | End | Drop
 
 #: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
@@ -140,7 +143,7 @@ class LockManager:
         self,
         claims: Sequence[Claim],
         keeping: Keeping,
-        message: bytes | None = None,
+        message: Message = None,
         woken: str | None = None,
         parents: Collection[str] = (),
         *,
@@ -148,7 +151,7 @@ class LockManager:
     ) -> Lease | Refused:
         """Take every key of *claims*, or none.
 
-        *message* is what waits at the first key that is taken, where a claim queues; *woken* is
+        *message* is what waits at the first key that is taken, where a claim queues. *woken* is
         the key from whose queue the task was woken, which reserves that one for it. *parents* are
         those of the keys that are taken for the sake of the others.
 
@@ -162,13 +165,11 @@ class LockManager:
         lease_of = self._backend.lease_of
         claims = [c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims]
         claims.sort(key=lambda c: c.order)
-        # The turn for which a task that waits in the store was woken, if that key has a limit
-        woken_at = (c for c in claims if c.key == woken and c.limit > 1)
-        turn = next((claim for claim in woken_at if claim.wait is WaitMode.QUEUE), None)
+        turn = _turn_at_limit(claims, woken)
         try:
             for claim in claims:
                 sent_at = self._monotonic()
-                verdict = self._ask(claim, message, turn, claims)
+                verdict = self._ask(claim, None if callable(message) else message, turn, claims)
                 if not isinstance(verdict, Run):
                     refused = Refused(claim, verdict)
                     if turn is not None:
@@ -181,14 +182,7 @@ class LockManager:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost, keeping.on_doubt)
             return self.lease(terms, parents)
         except BackendUnavailable:  # a lost reply may have landed
-            first = _waits_first(claims, parents)
-            # Whoever is told that the store does not answer need not be told a second time.
-            for claim in claims:
-                if comes_back and claim is first and claim.has_message and message is not None:
-                    unheard = replace(claim, begun=False)
-                    self._take_back(unheard, Outcome.REPEAT, logging.DEBUG, message)
-                else:
-                    self._take_back(claim, _unused(claims), logging.DEBUG)
+            self._take_back_unheard(claims, message if comes_back else None, parents)
             raise
         except BaseException:  # a time limit strikes anywhere
             self.take_back(claims, _unused(claims))
@@ -360,6 +354,20 @@ class LockManager:
                 self._release_later(claim, outcome)
             return False
 
+    def _take_back_unheard(
+        self, claims: Sequence[Claim], message: Message, parents: Collection[str]
+    ) -> None:
+        """Take back what the store may have given; with a *message* the task keeps its turn."""
+        first = _waits_first(claims, parents)
+        message = message() if callable(message) and first.has_message else message
+        # Whoever is told that the store does not answer need not be told a second time.
+        for claim in claims:
+            if claim is first and claim.has_message and isinstance(message, bytes):
+                unheard = replace(claim, begun=False)
+                self._take_back(unheard, Outcome.REPEAT, logging.DEBUG, message)
+            else:
+                self._take_back(claim, _unused(claims), logging.DEBUG)
+
     def _extend(self, terms: Sequence[Term], seconds: float) -> None:
         if Trait.LEASE_PER_TASK not in self._backend.traits:
             raise ConfigurationError(
@@ -399,6 +407,14 @@ class LockManager:
         self._keeper.close()
         self._pending_releases.close()
         self._backend.close()
+
+
+def _turn_at_limit(claims: Sequence[Claim], woken: str | None) -> Claim | None:
+    """The turn for which a task that waits in the store was *woken*, if that key has a limit."""
+    if woken is None:
+        return None
+    at_limit = (c for c in claims if c.key == woken and c.limit > 1)
+    return next((claim for claim in at_limit if claim.wait is WaitMode.QUEUE), None)
 
 
 def _unused(claims: Sequence[Claim]) -> Outcome:

@@ -8,7 +8,7 @@ queue or a redrive, under the same id: it is to run then, and is no duplicate of
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from celery.app.task import Context
@@ -22,52 +22,52 @@ from celery_dlock.messages.headers import History, identity
 logger = logging.getLogger("celery_dlock")
 
 
-def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
-    """One for each of *keys*, and for each of their parents one that reads.
+def claims_of(keys: Keys, terms: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """One on these *terms* for each of *keys*, and for each of their parents one that reads.
 
-    How many may wait is said of the task's own keys, and there its message is kept while it runs.
+    *terms* are the fields of a claim that say nothing of its key. How many may wait is said of the
+    task's own keys, and there its message is kept while it runs.
     """
-    reads: dict[str, Any] = {"max_waiting": 0, "drop_oldest": False, "keep": False}
-    return (
-        *(_held_as(keys, key, access, like) for key, access in keys.access.items()),
-        *(replace(like, key=key, mode=Mode.SHARED, **reads) for key in keys.parents),
-    )
+    own = [_held_as(keys, key, access, terms) for key, access in keys.access.items()]
+    if not keys.parents:
+        return tuple(own)
+    reads = {**terms, "mode": Mode.SHARED, "max_waiting": 0, "drop_oldest": False, "keep": False}
+    return (*own, *(Claim(key, **reads) for key in keys.parents))
 
 
-def _held_as(keys: Keys, key: str, access: Access, like: Claim) -> Claim:
-    how: dict[str, Any] = {"mode": access.mode, "limit": access.limit}
+def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> Claim:
+    how: dict[str, Any] = {}
     if access.cooldown:
         how["cooldown"] = int(access.cooldown * SECOND)
-    if like.drop_oldest and access.limit > 1 and key != keys.first:
+    if access.limit > 1 and terms.get("drop_oldest") and key != keys.first:
         # Who waits there does so for another first key, and is none that a newer one replaces.
-        how |= {"max_waiting": 0, "drop_oldest": False}
-    return replace(like, key=key, **how)
+        terms = {**terms, "max_waiting": 0, "drop_oldest": False}
+    return Claim(key, mode=access.mode, limit=access.limit, **how, **terms)
 
 
-def queued(claim: Claim, queueing: Queueing, wait: WaitMode, *, first: bool) -> Claim:
-    """*claim* in the queue of its key, as its policy *asks* for it.
+def queued(queueing: Queueing, wait: WaitMode, *, first: bool) -> dict[str, Any]:
+    """The terms of a claim in the queue of its key, as its policy asks for it.
 
     Its task replaces the one that runs only if it comes for the *first* time. One that comes again
     may be older than that.
     """
-    return replace(
-        claim,
-        wait=wait,
-        gives_up=int((queueing.max_wait or 0) * SECOND),
-        max_waiting=queueing.max_waiting or 0,
-        drop_oldest=queueing.drop_oldest,
-        keep=queueing.keep,
-        ordered=queueing.at_publish,
-        gives_way=queueing.replaces_running,
-        supersedes=queueing.replaces_running and first,
-    )
+    return {
+        "wait": wait,
+        "gives_up": int((queueing.max_wait or 0) * SECOND),
+        "max_waiting": queueing.max_waiting or 0,
+        "drop_oldest": queueing.drop_oldest,
+        "keep": queueing.keep,
+        "ordered": queueing.at_publish,
+        "gives_way": queueing.replaces_running,
+        "supersedes": queueing.replaces_running and first,
+    }
 
 
 def enqueued(access: Access, queueing: Queueing, key: str, attempt: str, name: str) -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
     mode, limit = access.mode, access.limit
-    nobody = Claim(key, attempt, nonce="", ttl=0, mode=mode, limit=limit, name=name)
-    return queued(nobody, queueing, WaitMode.ENQUEUE, first=True)
+    terms = queued(queueing, WaitMode.ENQUEUE, first=True)
+    return Claim(key, attempt, nonce="", ttl=0, mode=mode, limit=limit, name=name, **terms)
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:

@@ -71,17 +71,16 @@ class Acquisition:
             lock_order.asked(real_app(app), app_runtime.backend, keys.all)
         owner = f"{name}@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         subject = Subject(owner, name, name)
-        claim = Claim(
-            key="",
-            task=f"{owner}:0:0",
-            nonce=uuid.uuid4().hex,
-            ttl=app_runtime.lease_time(ttl),
-            wait=WaitMode.PLACE if timeout else WaitMode.NOT,
-            patience=int(PLACE_TTL * SECOND),
-            name=name,
-            where=this_process(),
-        )
-        claims = [claim for claim in claims_of(keys, claim) if claim.key not in outer_terms]
+        terms = {
+            "task": f"{owner}:0:0",
+            "nonce": uuid.uuid4().hex,
+            "ttl": app_runtime.lease_time(ttl),
+            "wait": WaitMode.PLACE if timeout else WaitMode.NOT,
+            "patience": int(PLACE_TTL * SECOND),
+            "name": name,
+            "where": this_process(),
+        }
+        claims = [claim for claim in claims_of(keys, terms) if claim.key not in outer_terms]
         hold = Hold(app_runtime.manager, app_runtime.sinks.emit, subject, strike)
         return cls(app_runtime, hold, outer_terms, claims, keys.parents, max_hold, timeout)
 

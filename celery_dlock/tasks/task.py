@@ -164,8 +164,8 @@ class LockedTask(TypedTask[P, R_co]):
     @property
     def backend(self) -> Any:
         """Celery's result backend of this task."""
-        backend = super().backend
-        if RETRY_STORED not in vars(self.request):
+        backend, request = super().backend, self.request_stack.top
+        if request is None or RETRY_STORED not in vars(request):
             return backend
         from celery_dlock.delivery.result_state import RetryStored
 
@@ -287,7 +287,7 @@ class LockedTask(TypedTask[P, R_co]):
             return self._call_here(args, kwargs)
         from celery_dlock.delivery.taking import deliver
 
-        return deliver(self, args, kwargs)
+        return deliver(self, request, args, kwargs)
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A direct call, without a message: it takes the lock, or fails at once.

@@ -20,7 +20,6 @@ from typing import Any
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import (
-    Claim,
     Drop,
     End,
     Mode,
@@ -195,13 +194,15 @@ class Crowd:
         """As ``delivery/taking.py`` has it."""
         task, manager = delivery.task, worker.manager
         keys = self.tasks[task]
-        like = Claim(
-            *("", task, f"n{next(self._nonces)}", TTL * SECOND),
-            wait=WaitMode.QUEUE,
-            done_ttl=86_400 * SECOND,
-            keep=task in self.keep,
-        )
-        claims = claims_of(keys, like)
+        terms = {
+            "task": task,
+            "nonce": f"n{next(self._nonces)}",
+            "ttl": TTL * SECOND,
+            "wait": WaitMode.QUEUE,
+            "done_ttl": 86_400 * SECOND,
+            "keep": task in self.keep,
+        }
+        claims = claims_of(keys, terms)
         keeping = Keeping(None, lambda term, why: None)
         try:
             answer = manager.acquire(claims, keeping, b"message", delivery.woken, keys.parents)

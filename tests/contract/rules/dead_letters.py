@@ -6,7 +6,7 @@ import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import Discard, Replay
-from celery_dlock.core.state import Cause, Dead, Drop, Mode, NotHeld, Park, Reason
+from celery_dlock.core.state import Busy, Cause, Dead, Drop, Mode, NotHeld, Park, Reason, WaitMode
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.stores.base import Reply, Swept, Wake
 from celery_dlock.testing.contract.words import ANY_BYTES, DAY, PLACE, QUEUE, SHARED, woken
@@ -98,6 +98,9 @@ class DeadLetters(KeyTests):
             key.runs("a", nonce=str(n), wait=QUEUE)
             key.passes(10)
 
+        # One that asks first does not have it at hand, and is told to come with it
+        looks = key.backend.enter(key.claim("a", "x", wait=WaitMode.LOOK))
+        assert (looks.verdict, key.backend.dead()) == (Busy(None, 0, 0), [])
         assert key.asks("a", "x", wait=QUEUE, message=b"last") == Drop(Reason.DEAD)
 
         assert [letter.message for letter in key.backend.dead()] == [b"last"]

@@ -119,6 +119,7 @@ local function answer(state, claim, now)
   local running = find(state.holders, claim.task)
   local ends = grant and grant.ending
   if not ends and not running and lost_too_often(claim, now) then
+    if claim.wait == 'look' then return busy(state, now) end  -- its message comes next
     to_dead_letter(state, claim.task, claim, RUNS_LOST, now, claim.message)
     return {'drop', 'dead'}
   end
