@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from celery_dlock.core.event_log import log
+from celery_dlock.core.event_log import log, tells
 from celery_dlock.core.events import Event, Sink, Subject
 
 logger = logging.getLogger("celery_dlock")
@@ -26,6 +26,10 @@ class Sinks:
         self._sinks = (log, *sinks)
         self._carriers = [carry for sink in sinks if (carry := getattr(sink, "carry", None))]
         self._through = through
+
+    def hears_all(self) -> bool:
+        """Whether anybody hears what happens to each lock, or only what the log tells of some."""
+        return len(self._sinks) > 1 or tells(logging.DEBUG)
 
     def emit(self, event: Event) -> None:
         """Tell every sink of *event*."""

@@ -88,6 +88,7 @@ class Execution:
             subject,
             after_loss=partial(_tell_of_loss, task, request.id, args, kwargs),
             comes_back=process.settings.on_unavailable != "fail",
+            is_heard=process.sinks.hears_all,
         )
         keys = definition.keys(args, kwargs)
         execution = cls(

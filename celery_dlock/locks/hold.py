@@ -46,7 +46,8 @@ class Hold:
     the reason as soon as a key is lost, while the body may still run; ``after_loss`` with the lease
     after the event of the loss. A hold that ``ends_once`` emits one event when it is given back:
     that it was released, or else that it was lost. A task that ``comes_back`` asks again where the
-    store does not answer. ``loss`` is the first loss that was an event.
+    store does not answer. ``loss`` is the first loss that was an event. Where nothing ``is_heard``
+    of a lock that is taken and released, these are no events.
     """
 
     manager: LockManager
@@ -56,6 +57,7 @@ class Hold:
     after_loss: Callable[[Lease], object] | None = None
     ends_once: bool = False
     comes_back: bool = True
+    is_heard: Callable[[], bool] = lambda: True
     lease: Lease | None = field(default=None, init=False)
     loss: LockLost | None = field(default=None, init=False)
     claims: tuple[Claim, ...] = field(default=(), init=False)
@@ -96,9 +98,10 @@ class Hold:
     ) -> None:
         """Hold the keys under *lease*; the durations are those of :class:`Acquired`."""
         self.lease = lease
-        terms = lease.terms  # of the parents, too
-        keys, tokens = tuple(t.claim.key for t in terms), tuple(t.token for t in terms)
-        self.emit(Acquired(self.subject, keys, tokens, took, lease.ttl, waited, since_woken))
+        if self.is_heard():
+            terms = lease.terms  # of the parents, too
+            keys, tokens = tuple(t.claim.key for t in terms), tuple(t.token for t in terms)
+            self.emit(Acquired(self.subject, keys, tokens, took, lease.ttl, waited, since_woken))
         self._since = time.monotonic()
 
     def give_back(
@@ -151,7 +154,8 @@ class Hold:
             else:
                 self.emit(Unavailable(self.subject, str(exc)))
         else:
-            if not (self.ends_once and any(term.noticed for term in terms)):
+            is_loss = self.ends_once and any(term.noticed for term in terms)
+            if not is_loss and self.is_heard():
                 held, keys = time.monotonic() - self._since, (t.claim.key for t in terms)
                 self.emit(Released(self.subject, tuple(keys), outcome, held))
         self._tell_losses(lease, terms)

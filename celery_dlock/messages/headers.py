@@ -112,10 +112,12 @@ def storable(task_id: object) -> str:
 
 def delivery_note(message: Any) -> dict[str, Any]:
     """What the main process notes of a *message* of kombu's, as it came."""
+    headers = dict(message.headers or {})
+    headers.pop(DELIVERY, None)
     return {
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
-        "headers": {k: v for k, v in (message.headers or {}).items() if k != DELIVERY},
+        "headers": headers,
         "properties": message.properties,
         "exchange": message.delivery_info.get("exchange"),
         "routing_key": message.delivery_info.get("routing_key"),
