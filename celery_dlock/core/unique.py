@@ -190,8 +190,9 @@ def met(
     A stored claim whose message nobody has gives way to this one.
     """
     if stored is not None and stored.task_id == claim.task_id:
-        same = replace(claim, period_ends=stored.period_ends)
-        return replace(same, calls=stored.calls, called=stored.called, again=stored.again), None
+        calls, again = stored.calls, stored.again
+        ends, last = stored.period_ends, stored.called
+        return replace(claim, period_ends=ends, calls=calls, called=last, again=again), None
     if stored is not None and (stored.over or lives):
         return stored, stored.task_id
     return claim, None

@@ -20,6 +20,7 @@ from kombu.exceptions import ContentDisallowed
 
 from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.events import Parked, Rescheduled, TooLarge
+from celery_dlock.core.state import Claim
 from tests.services.desk import Desk, open_desk
 from tests.workers.conftest import charging
 
@@ -164,6 +165,30 @@ def test_it_runs_at_once_where_the_key_is_free(desk: Desk, make: Callable[..., L
 
     assert large.get() == LARGEST
     assert desk.size() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        pytest.param({}, ("look", False), id="queues"),
+        pytest.param({"keep": True}, ("queue", True), id="is kept"),
+        pytest.param({"ordered": "publish"}, ("queue", True), id="is ordered"),
+    ],
+)
+def test_it_comes_to_a_free_key_with_its_message_only_where_more_was_promised(
+    desk: Desk, make: Callable[..., LockedTask], options: dict[str, Any], asked: tuple[str, bool]
+) -> None:
+    make(**options).delay("42", "x")
+    enter, questions = desk.store.enter, list[tuple[str, bool]]()
+
+    def noted(claim: Claim, message: bytes | None = None) -> Any:
+        questions.append((claim.wait, message is not None))
+        return enter(claim, message)
+
+    desk.patch.setattr(desk.store, "enter", noted)
+    desk.deliver()
+
+    assert questions == [asked]
 
 
 def test_it_is_published_as_usual_where_the_order_is_that_of_publishing(

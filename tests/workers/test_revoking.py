@@ -235,15 +235,15 @@ def test_a_copy_of_a_running_task_says_nothing_about_it(desk: Desk) -> None:
     [({}, states.PENDING), ({"track_started": True, "ignore_result": True}, states.PENDING)],
     ids=["by default", "without a result"],
 )
-def test_nothing_is_said_and_nothing_asked_twice(
+def test_nothing_is_said_and_it_comes_with_its_message_only_where_it_waits(
     desk: Desk, options: dict[str, Any], state: str
 ) -> None:
     result = make(desk, **options).delay("42")
     store = desk.store
-    enter, asked = store.enter, list[Claim]()
+    enter, asked = store.enter, list[tuple[str, bool]]()
 
     def counted(claim: Claim, message: bytes | None = None) -> Any:
-        asked.append(claim)
+        asked.append((claim.wait, message is not None))
         return enter(claim, message)
 
     with lock(KEY, app=desk.app, timeout=0):
@@ -251,7 +251,7 @@ def test_nothing_is_said_and_nothing_asked_twice(
         desk.deliver()
 
     assert result.state == state
-    assert len(asked) == 1
+    assert asked == [("look", False), ("queue", True)]
 
 
 def test_a_result_backend_that_is_away_does_not_keep_a_task_from_waiting(desk: Desk) -> None:
