@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from celery.app.task import Context
 from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import Complete, Decision, GiveUp, WaitHere
+from celery_dlock.contention import Complete, Decision, GiveUp, Queueing, WaitHere
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.events import Contended
@@ -284,10 +284,9 @@ def _ask(execution: Execution) -> Lease | Refused:
         ending = next((grant.ending for grant in state.grants if grant.task == turn.task), None)
         if ending is not None:
             return hold.refused(Refused(turn, End(ending)))
-    max_hold, answer = execution.max_hold(), None
-    if woken is None and _looks_first(execution):
-        keeps = execution.queueing is not None and execution.queueing.keep
-        late = execution.message() if keeps else execution.message
+    max_hold, answer, queueing = execution.max_hold(), None, execution.queueing
+    if queueing is not None and woken is None and _looks_first(execution, queueing):
+        late = execution.message() if queueing.keep else execution.message
         looked = hold.ask(execution.claim(look=True), max_hold, late, parents=keys.parents)
         answer = None if _has_to_wait(execution, looked) else looked
     if answer is None:
@@ -298,18 +297,14 @@ def _ask(execution: Execution) -> Lease | Refused:
     return answer
 
 
-def _looks_first(execution: Execution) -> bool:
+def _looks_first(execution: Execution, queueing: Queueing) -> bool:
     """Whether to ask for the keys before queueing for them.
 
     Most keys are free, and to write down the message takes longer than to ask. Where an order of
     publishing was promised, or another delivery may know more of the task, it is one question.
     """
-    queueing = execution.queueing
-    if queueing is None:
-        return False
-    if asks_before_queueing(execution, queueing):
-        return True
-    return execution.is_first and not (queueing.keep or queueing.at_publish)
+    promised = queueing.keep or queueing.at_publish
+    return asks_before_queueing(execution, queueing) or (execution.is_first and not promised)
 
 
 def _newer_call(execution: Execution, key: str) -> Refused | None:

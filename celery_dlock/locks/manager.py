@@ -165,7 +165,7 @@ class LockManager:
         lease_of = self._backend.lease_of
         claims = [c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims]
         claims.sort(key=lambda c: c.order)
-        turn = _turn_at_limit(claims, woken)
+        turn = None if woken is None else _turn_at_limit(claims, woken)
         try:
             for claim in claims:
                 sent_at = self._monotonic()
@@ -409,10 +409,8 @@ class LockManager:
         self._backend.close()
 
 
-def _turn_at_limit(claims: Sequence[Claim], woken: str | None) -> Claim | None:
+def _turn_at_limit(claims: Sequence[Claim], woken: str) -> Claim | None:
     """The turn for which a task that waits in the store was *woken*, if that key has a limit."""
-    if woken is None:
-        return None
     at_limit = (c for c in claims if c.key == woken and c.limit > 1)
     return next((claim for claim in at_limit if claim.wait is WaitMode.QUEUE), None)
 
