@@ -21,11 +21,11 @@ from scripts.benchmarks.measure import take_turns
 from scripts.benchmarks.stage import rate, staged
 
 #: What each contestant's task is called; the others are compared with the lock by hand.
-BY_HAND = "a lock of redis-py, by hand"
+BY_HAND = "redis-py, by hand"
 CONTESTANTS = {
     "plain": "plain",
     BY_HAND: "by_hand",
-    "locked, the default policy": "locked",
+    "locked, by default": "locked",
     "locked, Queue()": "queued",
     'locked, unique="done"': "unique",
 }
@@ -52,7 +52,7 @@ def show_price(console: Console, folder: Path, url: str) -> None:
     prices = take_turns(runs, TURNS)
     title = f"No contention, empty bodies, prefork on 2 processes: medians of {TURNS} turns"
     table = Table("", title=title, title_justify="left", min_width=76)
-    for column in ("main µs", "child µs", "both", "÷ by hand", "all", "a second", "÷ by hand"):
+    for column in ("main µs", "child", "both ÷ by hand", "a second", "÷ by hand"):
         table.add_column(column, justify="right")
     for name, own in prices.items():
         costs = _ratios([one.whole for one in own], [one.whole for one in prices[BY_HAND]])
@@ -61,9 +61,7 @@ def show_price(console: Console, folder: Path, url: str) -> None:
             name,
             f"{statistics.median(one.main for one in own):.0f}",
             f"{statistics.median(one.children for one in own):.0f}",
-            f"{statistics.median(one.whole for one in own):.0f}",
-            f"{statistics.median(costs):.2f}",
-            f"{min(costs):.2f} to {max(costs):.2f}",
+            f"{statistics.median(costs):.2f} ({min(costs):.2f} to {max(costs):.2f})",
             f"{statistics.median(one.rate for one in own):,.0f}",
             f"{statistics.median(rates):.2f}",
         )
