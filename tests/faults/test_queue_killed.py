@@ -23,6 +23,8 @@ from tests.services.until import until
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
 ENTER = "celery_dlock.locks.manager:LockManager.acquire"
+#: Asks without the message, and with it where the task has to wait.
+ANSWER = "celery_dlock.delivery.taking:_answer"
 WAKE = "celery_dlock.messages.waking:Waker.__call__"
 LEAVE = "celery_dlock.stores.redis.store:RedisBackend.leave"
 SWEEP = "celery_dlock.stores.redis.store:RedisBackend.sweep"
@@ -80,8 +82,8 @@ def test_the_one_that_leaves_is_killed(
 @pytest.mark.parametrize(
     ("when", "where", "waits"),
     [
-        pytest.param("before", ENTER, 0, id="before it is parked"),
-        pytest.param("after", ENTER, 1, id="between parking and the acknowledgement"),
+        pytest.param("after", ENTER, 0, id="before it is parked"),
+        pytest.param("after", ANSWER, 1, id="between parking and the acknowledgement"),
         pytest.param("before", ACKNOWLEDGE, 1, id="as it is acknowledged"),
     ],
 )
