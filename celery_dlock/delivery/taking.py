@@ -73,9 +73,7 @@ FOLLOWED = "followed"
 WAITS, ASKED = b"w", b"a"
 
 
-def deliver(
-    task: Any, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def deliver(task: Any, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of the body of *task* under its lock, or of a task that is not to run.
 
     Raises what the body does, and what tells Celery that the task is not over.
