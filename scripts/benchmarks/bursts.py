@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,25 +18,32 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from scripts.benchmarks.ideal import one_at_a_time, rate_by_turns, rate_in_order
 from scripts.benchmarks.measure import percentile, take_turns
 from scripts.benchmarks.notes import Span
 from scripts.benchmarks.stage import Stage, staged
 
 #: How our tasks wait.
 WAYS = ("queued", "published")
+#: The least of each, with nothing of ours.
+FLOORS = {"queued": "floor", "published": "floor_published"}
 SLOTS = 4
-ROUNDS = 2
+#: So many messages of a worker are unacknowledged, as Celery has it by default.
+PREFETCHED = 4 * SLOTS
+ROUNDS = 5
+#: Of what is a table of single hand-overs, or of one place.
+FEW_ROUNDS = 2
 
 #: Of one key first, then plain ones.
 FEW, MANY = 60, 600
 #: One key's burst, by the seconds of a body.
-BURSTS = {0.0: 1500, 0.005: 1000, 0.02: 400}
-BY_HAND = {0.005: 500, 0.02: 300}
+BURSTS = {0.0: 1000, 0.005: 400, 0.02: 150}
+BY_HAND = {0.005: 100, 0.02: 50}
 FOREIGN = (0, 1_000, 10_000)
 HOT, QUIET = 1500, 100
 ZIPF = 1000
 #: Seconds of an open loop, and the share of the plain rate that it sends at.
-OPEN, LOAD = 10.0, 0.5
+OPEN, LOAD = 4.0, 0.5
 BODY = 0.005
 
 
@@ -44,7 +51,7 @@ def show_bursts(console: Console, folder: Path, url: str) -> None:
     """All of them, each as its own table."""
     places = {way: partial(last_place, folder, url, way) for way in WAYS}
     title = f"{FEW} of one key, then {MANY} plain: the last of the {FEW} ends at place"
-    _table(console, title, take_turns(places, ROUNDS))
+    _table(console, title, take_turns(places, FEW_ROUNDS))
     for seconds, tasks in BURSTS.items():
         _bursts(console, folder, url, seconds, tasks)
     alone = publish_to_start(folder, url)
@@ -94,7 +101,9 @@ def last_place(folder: Path, url: str, way: str) -> float:
 
 
 def _bursts(console: Console, folder: Path, url: str, seconds: float, tasks: int) -> None:
-    """Each as a share of one serial process, and the longest time that the key was idle."""
+    """Each as a share of one serial process, and ours of the least that does the same steps; and
+    the longest time that the key was idle.
+    """
     idle: dict[str, float] = {}
 
     def burst(name: str, count: int, slots: int = SLOTS) -> float:
@@ -104,23 +113,29 @@ def _bursts(console: Console, folder: Path, url: str, seconds: float, tasks: int
         return rate(spans)
 
     contestants = {"plain": partial(burst, "plain", tasks, 1)}
-    contestants |= {way: partial(burst, way, tasks) for way in WAYS}
+    contestants |= {name: partial(burst, name, tasks) for name in (*FLOORS.values(), *WAYS)}
     if seconds in BY_HAND:
         contestants["by_hand"] = partial(burst, "by_hand", BY_HAND[seconds])
     found = take_turns(contestants, ROUNDS)
     title = f"Burst of {tasks} on one key, {seconds * 1000:g} ms: share of serial"
     _table(console, title, _shares(found))
+    of_floor = {
+        f"{way} of {floor}": _ratios(found[way], found[floor]) for way, floor in FLOORS.items()
+    }
+    _table(console, "the same: share of the floor, which is the way of each and no lock", of_floor)
     title = "the key idle during its own burst, longest, in seconds"
     _table(console, title, {name: [idle[name]] for name in found})
 
 
 def _shares(found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Round by round, of the plain ones."""
-    return {
-        name: [mine / plain for mine, plain in zip(rates, found["plain"], strict=True)]
-        for name, rates in found.items()
-        if name != "plain"
-    }
+    """Of the plain ones."""
+    plain = found["plain"]
+    return {name: _ratios(rates, plain) for name, rates in found.items() if name != "plain"}
+
+
+def _ratios(rates: Sequence[float], whole: Sequence[float]) -> list[float]:
+    """Round by round."""
+    return [rate / of for rate, of in zip(rates, whole, strict=True)]
 
 
 def publish_to_start(folder: Path, url: str) -> float:
@@ -149,7 +164,7 @@ def _handovers(console: Console, folder: Path, url: str, foreign: int, alone: fl
     columns = ("", "median ms", "p99 ms", f"median ÷ {alone:.1f} ms of a plain one")
     table = Table(*columns, title=title, title_justify="left", min_width=76)
     for way in WAYS:
-        found = [gap for _ in range(ROUNDS) for gap in gaps(way)]
+        found = [gap for _ in range(FEW_ROUNDS) for gap in gaps(way)]
         median, slow = (percentile(found, share) for share in (0.5, 0.99))
         table.add_row(way, f"{median:.1f}", f"{slow:.1f}", f"{median / alone:.2f}")
     console.print(table)
@@ -177,7 +192,13 @@ def _price(console: Console, folder: Path, url: str) -> None:
         return rate(drained(folder, url, [(name, key, BODY) for key in keys], SLOTS))
 
     found = take_turns({name: partial(drain, name) for name in ("plain", *WAYS)}, ROUNDS)
-    _table(console, f"{ZIPF} tasks on Zipf keys, 5 ms: share of plain", _shares(found))
+    shares = _shares(found)
+    # Each task as long in its slot as a plain one, of which all slots are full.
+    shares["ideal: whoever's key is free"] = [rate_in_order(keys, SLOTS, float(SLOTS))]
+    for way in WAYS:
+        ideal = rate_by_turns(keys, SLOTS, float(SLOTS), PREFETCHED, at_publish=way == "published")
+        shares[f"{way}, were it for nothing"] = [ideal]
+    _table(console, f"{ZIPF} tasks on Zipf keys, 5 ms: share of plain", shares)
 
 
 def _open_loop(console: Console, folder: Path, url: str) -> None:
@@ -186,25 +207,36 @@ def _open_loop(console: Console, folder: Path, url: str) -> None:
     pace = LOAD * rate(drained(folder, url, calls, SLOTS))
     keys = zipf(int(OPEN * pace))
 
-    def sent(name: str) -> list[float]:
+    def sent(name: str) -> list[Span]:
         with staged(folder, url) as stage, stage.worker("prefork", concurrency=SLOTS):
             began = time.monotonic()
             for number, key in enumerate(keys):
                 time.sleep(max(0.0, began + number / pace - time.monotonic()))
                 stage.send(name, key, BODY, time.monotonic())
-            spans = _once(stage, len(keys), Counter(keys))
-            return [1000 * (span.ended - span.sent) for span in spans]
+            return _once(stage, len(keys), Counter(keys))
 
+    turns = take_turns({name: partial(sent, name) for name in ("plain", *WAYS)}, ROUNDS)
+    found = {name: [_ends(map(_took, spans)) for spans in rounds] for name, rounds in turns.items()}
+    found["plain, had each waited for its key"] = [
+        _ends(one_at_a_time(spans)) for spans in turns["plain"]
+    ]
     title = f"Open loop of {pace:.0f} a second on Zipf keys: published to ended, in ms"
     table = Table("", "median", "p99", "÷ plain", title=title, title_justify="left", min_width=76)
-    plain = _ends(sent("plain"))
-    table.add_row("plain", *(f"{each:.1f}" for each in plain), "")
-    for way in WAYS:
-        found = _ends(sent(way))
-        ratios = " / ".join(f"{a / b:.2f}" for a, b in zip(found, plain, strict=True))
-        table.add_row(way, *(f"{each:.1f}" for each in found), ratios)
+    for name, rounds in found.items():
+        figures, ratios = [], []
+        for n in (0, 1):
+            figures.append(percentile([ends[n] for ends in rounds], 0.5))
+            pairs = zip(rounds, found["plain"], strict=True)
+            ratios.append(percentile([ends[n] / plain[n] for ends, plain in pairs], 0.5))
+        table.add_row(name, *(f"{x:.1f}" for x in figures), " / ".join(f"{x:.2f}" for x in ratios))
     console.print(table)
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
+def _took(span: Span) -> float:
+    return span.ended - span.sent
+
+
+def _ends(seconds: Iterable[float]) -> tuple[float, float]:
+    """Median and p99 in milliseconds."""
+    values = [1000 * value for value in seconds]
     return percentile(values, 0.5), percentile(values, 0.99)

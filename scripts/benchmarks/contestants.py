@@ -9,6 +9,7 @@ from celery import Celery, shared_task
 from redis import Redis
 
 from celery_dlock import FullJitter, Queue, Reschedule, locked_task
+from scripts.benchmarks.floor import InLine, ReceivedFirst
 from scripts.benchmarks.notes import Notes
 from tests.services.lab import hold_at
 
@@ -71,3 +72,13 @@ def _client(app: Celery) -> Redis:
 
 
 _notes = lru_cache(Notes)
+
+
+@shared_task(name="bench.floor", base=ReceivedFirst, **OPTIONS)
+def floor(self: Any, key: str, seconds: float) -> None:
+    _notes(self.app).body(seconds, key=key)
+
+
+@shared_task(name="bench.floor_published", base=InLine, **OPTIONS)
+def floor_published(self: Any, key: str, seconds: float) -> None:
+    _notes(self.app).body(seconds, key=key)
