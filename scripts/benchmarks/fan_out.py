@@ -19,10 +19,13 @@ from scripts.benchmarks.cycles import TTL
 
 
 class BareFanOut:
-    """A cycle over nodes that are raised for *prefix*; the first of *ports* has the queue."""
+    """A cycle over nodes that are raised for *prefix*; the first of *ports* has the queue, and is
+    asked last, as the store has to: who is let in then finds that the nodes were told before.
+    """
 
     def __init__(self, ports: Sequence[int], prefix: str) -> None:
-        self._sockets = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+        queue, *others = ports
+        self._sockets = [socket.create_connection(("127.0.0.1", n)) for n in (*others, queue)]
         self._owing = {sock.fileno(): 0 for sock in self._sockets}
         self._by_number = {sock.fileno(): sock for sock in self._sockets}
         self._poll = select.poll()
@@ -39,22 +42,23 @@ class BareFanOut:
     def __call__(self) -> None:
         self._token += 1  # a node refuses one that it knows
         take = self._take.replace(b"%d" % self._first, b"%d" % self._token)
+        others = len(self._sockets) - 1
         self._fly([self._enter])
-        self._fly([take] * len(self._sockets))
-        self._fly([self._leave, *[self._free] * (len(self._sockets) - 1)], queue=1)
+        self._fly([take] * (others + 1))
+        self._fly([*[self._free] * others, self._leave], queue=1)
 
     def close(self) -> None:
         for sock in self._sockets:
             sock.close()
 
     def _fly(self, requests: Sequence[bytes], queue: int = 0) -> None:
-        """One to each node, until a majority has answered; *queue*: replies more of the first."""
-        flying = [sock.fileno() for sock in self._sockets[: len(requests)]]
+        """One to each node, until a majority has answered; *queue*: replies more of the last."""
+        flying = [sock.fileno() for sock in self._sockets[-len(requests) :]]
         for number, request in zip(flying, requests, strict=True):
             self._by_number[number].sendall(request)
             self._owing[number] += 1
-        self._owing[flying[0]] += queue
-        while self._waits(flying) or (queue and self._owing[flying[0]]):
+        self._owing[flying[-1]] += queue
+        while self._waits(flying) or (queue and self._owing[flying[-1]]):
             for number, _ in self._poll.poll():
                 self._owing[number] -= self._by_number[number].recv(65536).count(b"\r\n")
 
