@@ -27,6 +27,7 @@ from scripts.benchmarks.stage import Stage, staged
 WAYS = ("queued", "published")
 #: The least of each, with nothing of ours.
 FLOORS = {"queued": "floor", "published": "floor_published"}
+BESIDE = (*FLOORS.values(), *WAYS)
 SLOTS = 4
 #: So many messages of a worker are unacknowledged, as Celery has it by default.
 PREFETCHED = 4 * SLOTS
@@ -113,7 +114,7 @@ def _bursts(console: Console, folder: Path, url: str, seconds: float, tasks: int
         return rate(spans)
 
     contestants = {"plain": partial(burst, "plain", tasks, 1)}
-    contestants |= {name: partial(burst, name, tasks) for name in (*FLOORS.values(), *WAYS)}
+    contestants |= {name: partial(burst, name, tasks) for name in BESIDE}
     if seconds in BY_HAND:
         contestants["by_hand"] = partial(burst, "by_hand", BY_HAND[seconds])
     found = take_turns(contestants, ROUNDS)
@@ -191,7 +192,7 @@ def _price(console: Console, folder: Path, url: str) -> None:
     def drain(name: str) -> float:
         return rate(drained(folder, url, [(name, key, BODY) for key in keys], SLOTS))
 
-    found = take_turns({name: partial(drain, name) for name in ("plain", *WAYS)}, ROUNDS)
+    found = take_turns({name: partial(drain, name) for name in ("plain", *BESIDE)}, ROUNDS)
     shares = _shares(found)
     # Each task as long in its slot as a plain one, of which all slots are full.
     shares["ideal: whoever's key is free"] = [rate_in_order(keys, SLOTS, float(SLOTS))]
@@ -215,7 +216,7 @@ def _open_loop(console: Console, folder: Path, url: str) -> None:
                 stage.send(name, key, BODY, time.monotonic())
             return _once(stage, len(keys), Counter(keys))
 
-    turns = take_turns({name: partial(sent, name) for name in ("plain", *WAYS)}, ROUNDS)
+    turns = take_turns({name: partial(sent, name) for name in ("plain", *BESIDE)}, ROUNDS)
     found = {name: [_ends(map(_took, spans)) for spans in rounds] for name, rounds in turns.items()}
     found["plain, had each waited for its key"] = [
         _ends(one_at_a_time(spans)) for spans in turns["plain"]

@@ -75,10 +75,10 @@ _notes = lru_cache(Notes)
 
 
 @shared_task(name="bench.floor", base=ReceivedFirst, **OPTIONS)
-def floor(self: Any, key: str, seconds: float) -> None:
-    _notes(self.app).body(seconds, key=key)
+def floor(self: Any, key: str, seconds: float, sent: float = 0.0) -> None:
+    _notes(self.app).body(seconds, sent, key)
 
 
 @shared_task(name="bench.floor_published", base=InLine, **OPTIONS)
-def floor_published(self: Any, key: str, seconds: float) -> None:
-    _notes(self.app).body(seconds, key=key)
+def floor_published(self: Any, key: str, seconds: float, sent: float = 0.0) -> None:
+    _notes(self.app).body(seconds, sent, key)
