@@ -31,8 +31,9 @@ if redis.call('DECR', KEYS[1] .. ':alive') > 0 then
   return redis.call('LPOP', KEYS[1] .. ':waiting')
 end"""
 
-#: A header of the messages that have waited.
+#: A header of the messages that have waited, which Redis is asked for before all others.
 _WOKEN = "floor_woken"
+_LAST = {"priority": 9}
 
 
 class InLine(Task):  # type: ignore[misc]
@@ -44,7 +45,7 @@ class InLine(Task):  # type: ignore[misc]
         made = self.app.amqp.as_task_v2(uuid(), self.name, args, kwargs)
         message = json.dumps([json.dumps(made.body), made.headers, made.properties])
         if self.ask(_JOIN, args[0], message):
-            self._publish(message)
+            self._publish(message, **_LAST)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.ask(_TAKE, args[0], self.request.id):
@@ -65,7 +66,7 @@ class InLine(Task):  # type: ignore[misc]
         connection.send_command("EVALSHA", _loaded(connection, script), 1, f"floor:{key}", argument)
         return connection.read_response()
 
-    def _publish(self, message: str | bytes) -> None:
+    def _publish(self, message: str | bytes, **options: Any) -> None:
         body, headers, properties = json.loads(message)
         with self.app.producer_or_acquire() as producer:
             producer.publish(
@@ -76,6 +77,7 @@ class InLine(Task):  # type: ignore[misc]
                 content_encoding="utf-8",
                 headers={**headers, _WOKEN: True},
                 **properties,
+                **options,
             )
 
 
@@ -101,7 +103,9 @@ class ReceivedFirst(InLine):
 
     abstract = True
     Strategy = f"{__name__}:parks"
-    apply_async = Task.apply_async
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> None:
+        Task.apply_async(self, args, kwargs, **_LAST)
 
 
 @lru_cache
