@@ -77,10 +77,16 @@ def show_cycles(console: Console, title: str, rows: list[Measured]) -> None:
 
 def show_handover(console: Console, found: dict[str, list[float]]) -> None:
     title = f"From the end of a body of {BODY * 1000:g} ms to the start of the next, in ms"
-    table = Table("", "median", "p99", "times", title=title, title_justify="left", min_width=76)
-    for name, gaps in found.items():
-        figures = (f"{percentile(gaps, share) * 1000:,.2f}" for share in (0.5, 0.99))
-        table.add_row(name, *figures, f"{len(gaps):,}")
+    columns = ("", "median", "p99", "÷ queue's", "times")
+    table = Table(*columns, title=title, title_justify="left", min_width=76)
+    ends = {
+        name: [1000 * percentile(gaps, share) for share in (0.5, 0.99)]
+        for name, gaps in found.items()
+    }
+    for name, figures in ends.items():
+        ratios = (f"{mine / queue:.1f}" for mine, queue in zip(figures, ends["queue"], strict=True))
+        shown = (f"{figure:,.2f}" for figure in figures)
+        table.add_row(name, *shown, " / ".join(ratios), f"{len(found[name]):,}")
     console.print(table)
 
 
