@@ -35,12 +35,14 @@ def rate_by_turns(
 ) -> float:
     """The same by our own rules, where nothing but the bodies takes time.
 
-    A message whose key is busy is parked, when it is fetched or *at_publish*; the next of a key is
-    woken when the one before it ends. Woken messages have a queue of their own, and the two queues
-    are served by turns, as they are fetched and as they are started.
+    A message whose key is busy is parked as it is fetched; *at_publish* each is, and the first of
+    its key is woken at once. The next of a key is woken when the one before it ends. Woken messages
+    have a queue of their own, and the two queues are served by turns, as they are fetched and as
+    they are started.
     """
-    parked = Counter(keys) - Counter(set(keys)) if at_publish else Counter[str]()
-    home, woken = deque(dict.fromkeys(keys) if at_publish else keys), deque[str]()
+    firsts = dict.fromkeys(keys if at_publish else ())
+    parked = Counter(keys if at_publish else ()) - Counter(firsts.keys())
+    home, woken = deque(() if at_publish else keys), deque(firsts)
     lines = (deque[str](), deque[str]())  # what is prefetched: woken, and not
     fetch_woken = start_woken = True
     busy, running, now = set[str](), list[tuple[float, str]](), 0.0
