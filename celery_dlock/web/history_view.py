@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -29,6 +29,13 @@ TOLD = 30
 REPEATED = ("Contended", "Rescheduled", "Unavailable")
 #: What the periods say in which a key was held; they do not say why a lock was lost.
 OF_HOLDS = ("Acquired", "Released")
+
+#: How a hold is drawn, and what that means.
+KINDS: Mapping[str, str] = {
+    "held": "held",
+    "lost": "lost or abandoned",
+    "unknown": "end unknown",
+}
 
 #: Seconds that are counted over, and for which a count is good.
 COUNTED = 3600.0
@@ -156,30 +163,52 @@ def _holds(entries: Iterable[HistoryEntry]) -> list[HeldPeriod]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A hold in a drawing that is a thousand wide."""
+    """A hold in a drawing that is a thousand wide; its ``kind`` is a key of :data:`KINDS`."""
 
     x: float
     width: float
     hold: HeldPeriod
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The drawing of who held a key, from the first one's beginning to the last one's end, or now.
+
+    The last one is the first of ``bars``.
+    """
+
+    since: datetime
+    until: datetime
+    bars: tuple[Bar, ...]
 
     @classmethod
-    def of_all(cls, holds: Iterable[HeldPeriod]) -> list[Self]:
-        """*holds* between the first one's beginning and the last one's end, or now."""
-        holds = list(holds)
-        if not holds:
-            return []
+    def of(cls, holds: Sequence[HeldPeriod], holding: Collection[tuple[str, int | None]]) -> Self:
+        """*holding* are the ids and tokens of those that have the key now."""
         now = datetime.now(UTC)
-        first = min(hold.since for hold in holds)
-        last = max(hold.until or now for hold in holds)
+        first = min((hold.since for hold in holds), default=now)
+        last = max((hold.until or now for hold in holds), default=now)
         scale = 1000 / max(1e-6, (last - first).total_seconds())
 
         def at(instant: datetime) -> float:
             return round((instant - first).total_seconds() * scale, 1)
 
-        return [
-            cls(at(hold.since), max(1.0, round(at(hold.until or now) - at(hold.since), 1)), hold)
-            for hold in holds
-        ]
+        def bar(hold: HeldPeriod) -> Bar:
+            width = max(1.0, round(at(hold.until or now) - at(hold.since), 1))
+            return Bar(at(hold.since), width, hold, kind(hold))
+
+        def kind(hold: HeldPeriod) -> str:
+            if hold.until is None and (hold.task_id, hold.token) not in holding:
+                return "unknown"
+            return "lost" if hold.ended in ("lost", "abandoned") else "held"
+
+        return cls(first, last, tuple(map(bar, holds)))
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """Those of :data:`KINDS` that are drawn."""
+        drawn = {bar.kind for bar in self.bars}
+        return {kind: meaning for kind, meaning in KINDS.items() if kind in drawn}
 
 
 @dataclass(frozen=True, slots=True)

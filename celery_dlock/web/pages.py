@@ -36,13 +36,17 @@ from celery_dlock.ops.explain import CAUSES, Answer
 from celery_dlock.ops.overview import Held, KeyDetails, Line
 from celery_dlock.ops.urgent import Counts, Snapshot
 from celery_dlock.web.auth import cookie
-from celery_dlock.web.history_view import COUNTED, Bar, Danger, EventLine
+from celery_dlock.web.history_view import COUNTED, Danger, EventLine, Strip
 from celery_dlock.web.rendering import link, show, span
 
 T = TypeVar("T")
 
 #: Keys on a page, and dead messages.
 ROWS = 50
+
+#: Rows of a part of the page of a key, unless all of them are wanted.
+FEW = 5
+PARTS = ("holders", "waiting", "periods", "events")
 
 #: So many keys are looked at for the summary and for those first that are waited for longest.
 KEYS = 10_000
@@ -147,7 +151,10 @@ def held(request: Request) -> Response:
 
 
 def one_key(request: Request) -> Response:
-    """One ``key``: who holds it, who waits for it in their order, and who has held it."""
+    """One ``key``: who holds it, who waits for it in their order, and who has held it.
+
+    A part of it shows its first rows, and each one if ``all`` names it.
+    """
     key, before = wanted(request, "key"), request.query_params.get("before", "")
     try:
         zone = request.app.state.zone
@@ -156,15 +163,18 @@ def one_key(request: Request) -> Response:
     except (ValueError, OverflowError) as exc:
         raise HTTPException(400, "that is not a time") from exc
     details = overview.KeyDetails.of(request.app.state.celery, key)
+    holding = {(holder.task_id, holder.token or None) for holder in details.line.holders}
+    wanted_whole = request.query_params.get("all", "").split()
     return show(
         request,
         "key.html",
         now=details.now,
         key=key,
         details=details,
-        holding={(holder.task_id, holder.token or None) for holder in details.line.holders},
         past=past,
-        bars=Bar.of_all(past.holds),
+        strip=Strip.of(past.holds, holding),
+        few=FEW,
+        rows={part: None if part in wanted_whole else FEW for part in PARTS},
         before=until,
         done=_done(request),
     )
