@@ -138,7 +138,7 @@ def anchor(texts: Iterable[object]) -> str:
 
 def span(seconds: float) -> str:
     """So many *seconds* in two units at most: ``0.2 s``, ``48 s``, ``3 min 5 s``, ``2 d 4 h``."""
-    return f"{max(0.0, seconds):.2g} s" if seconds < 1 else lasting(seconds)
+    return f"{round(max(0.0, seconds), 3):.2g} s" if seconds < 1 else lasting(seconds)
 
 
 def due(instant: datetime, now: datetime) -> str:

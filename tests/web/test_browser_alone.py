@@ -51,7 +51,7 @@ def test_a_script_in_a_key_does_not_run(shop: Celery, visitor: Browser, page: Pa
     visitor.all("tbody th a")[0].click()
     visitor.shows("Held by")
     refreshed(visitor)
-    assert visitor.text(".whole") == text
+    assert visitor.text("h1") == text
     visitor.all("tbody th a")[0].click()
     visitor.shows("The task")
     assert visitor.run("return window.pwned") is None
@@ -98,9 +98,9 @@ def test_what_asks_again_leaves_scroll_and_selection_alone(shop: Celery, visitor
         "const key = all.find(link => link.innerText === 'order:still');"
         "getSelection().selectAllChildren(key);"
     )
-    before = visitor.text("#live")
+    before = visitor.text(".wide")
     refreshed(visitor)
-    until("the time that it is held for has changed", lambda: visitor.text("#live") != before)
+    until("the time that it is held for has changed", lambda: visitor.text(".wide") != before)
     assert visitor.run("return document.querySelector('.wide').scrollLeft") == 20
     assert visitor.run("return String(getSelection())") == "order:still"
 
@@ -115,8 +115,10 @@ def test_a_store_that_is_away_is_told_and_what_is_shown_is_old(
     with page_of(app, tmp_path) as page:
         browser.open(page.at)
         browser.shows("order:away")
+        browser.shows("live, ", ".age")
         own_redis_server.kill()
         browser.shows("The lock store does not answer", "#trouble")
+        browser.shows("old, ", ".age")
         browser.shows("order:away")
         own_redis_server.start()
         until("all is well", lambda: browser.text("#trouble") == "")

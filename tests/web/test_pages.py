@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,6 +74,7 @@ def test_the_part_that_is_live_comes_without_the_rest(app: Celery, open_site: Op
 
     assert "order:42" in part.text
     assert "Longest wait" in part.text
+    assert "as of" in part.text
     assert "<html" not in part.text
     assert "<form" not in part.text
 
@@ -136,6 +139,7 @@ def test_a_store_that_is_away_is_said_to_be(
         assert "The lock store does not answer" in part.text
         assert "nobody answers at &lt;redis&gt;" in part.text
         assert "<html" not in part.text
+        assert "as of" not in page.text + part.text
         assert "Traceback" not in page.text
     sent = operator.post(release, data={"secret": secret}, headers={"origin": AT})
     assert sent.status_code == 503
@@ -204,7 +208,60 @@ def test_a_key_shows_its_past_holders(app: Celery, happened: Happened, open_site
         ("shop.pay", "second", "done", "17"),
         ("shop.ship", "first", "lost", "16"),
     ]
-    assert page.count("<rect") == 3
+    bars = re.findall(r'<rect class="(\w+)".*?<title>([^<]*)</title>', page)
+    bars = [(kind, re.sub(r"[\d.]+ s\b", "0 s", text)) for kind, text in bars]
+    assert bars == [
+        ("lost", "shop.ship first: 0 s, lost"),
+        ("held", "shop.pay second: 0 s, done"),
+        ("unknown", "shop.ship first: end unknown"),
+    ]
+    legend = re.sub(r"<[^>]+>", "", page.split('<p class="axis">')[1].split("</p>")[0]).split()
+    assert legend[1:-1] == ["held", "lost", "or", "abandoned", "end", "unknown"]
+    assert legend[0] <= legend[-1]
+
+
+def test_a_part_of_a_key_shows_its_first_rows_until_all_are_wanted(
+    app: Celery, happened: Happened, operator: Visitor
+) -> None:
+    hold(app, "order:42", "holds", *(f"waits{number}" for number in range(7)))
+    for number in range(6):
+        past = Subject(f"past{number}", "shop.ship", "o")
+        happened(
+            Acquired(past, ("order:42",), (number + 1,), 0.1, 30.0),
+            Lost(past, "order:42", "the lease has ended"),
+        )
+    address, rows = "/key?key=order:42", list[int]()
+    for part, whole in (("waiting", 7), ("periods", 6), ("events", 6), ("waiting", 5)):
+        page = said(operator, address)
+        rows.append(page.count("<tr id="))
+        way, words = re.findall(rf'id="all-{part}" href="([^"]+)#{part}">([^<]+)<', page)[0]
+        assert words == (f"Show all {whole}" if whole > 5 else "Show the first 5")
+        address = html.unescape(way)
+    rows.append(said(operator, address).count("<tr id="))
+
+    assert rows == [1 + 5 + 5 + 5, 1 + 7 + 5 + 5, 1 + 7 + 6 + 5, 1 + 7 + 6 + 6, 1 + 5 + 6 + 6]
+    assert 'id="all-holders"' not in said(operator, address)
+    assert said(operator, f"{address}%20nonsense").count("<tr id=") == rows[-1]
+
+
+def test_how_one_waits_and_when_it_gives_up(app: Celery, open_site: Open) -> None:
+    hold(app, "order:42", "ship")
+    patient = Claim("order:42", "pay:0:0", "n", MINUTE, wait=WaitMode.QUEUE, gives_up=90 * MINUTE)
+    again = Claim("order:42", "ask:0:0", "n", MINUTE, wait=WaitMode.PLACE, patience=MINUTE)
+    runtime(app).backend.enter(patient, b"{}\n")
+    runtime(app).backend.enter(again)
+
+    page = said(open_site(), "/key?key=order:42")
+
+    assert "<title>order:42 – dlock</title>" in page
+    rows = {
+        row.split("<bdi>")[1].split("<")[0]: row
+        for row in re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
+    }
+    assert ">parked</td>" in rows["pay"]
+    assert re.search(r'data-is="Gives up in"><time[^>]*>1 h (29|30) min', rows["pay"])
+    assert ">asks again by itself</td>" in rows["ask"]
+    assert 'data-is="Gives up in" class="none"></td>' in rows["ask"]
 
 
 def test_who_holds_a_key_still_is_said_to(app: Celery, happened: Happened, open_site: Open) -> None:
@@ -290,8 +347,10 @@ def test_ages_are_by_the_stores_clock(
 
     for address in ("/", "/key?key=order:42"):
         page = said(client, address)
-        ages = re.findall(r"<time[^>]*>([^<]*)</time>", page)
+        ages = re.findall(r"(?<!as of</span> )<time[^>]*>([^<]*)</time>", page)
         assert set(ages) <= {"7 s", "in 9 min 53 s"}, (address, ages)
+        year = (datetime.now(UTC) + timedelta(days=365 * years)).year
+        assert re.findall(r'as of</span> <time datetime="(\d+)', page) == [str(year)]
         assert "expired" not in page
 
 
@@ -315,6 +374,8 @@ def test_a_task_in_danger_is_lit(app: Celery, happened: Happened, open_site: Ope
     assert "shop.bad" in lit
     assert lit.count("danger") == 3
     assert "danger" not in calm
+    zeros = re.findall(r'<td data-is="([^"]+)" class="number none quiet">', calm)
+    assert zeros == ["Found it held", "Timed out", "Late writes", "Lost", "Skipped", "Dead"]
 
 
 def test_a_task_that_waits_for_its_turn_and_holds_its_lock_for_long_is_not_lit(

@@ -28,6 +28,7 @@ SCREENS = {
     "waited": "/?waiting=1&task=shop",
     "unique": "/unique",
     "key": "/key?key=order%3A1002",
+    "whole": "/key?key=order%3A1002&all=periods+events",
     "contention": "/contention",
     "dead": "/dead",
     "task": f"/task?id={PAY}",
