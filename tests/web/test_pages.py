@@ -263,6 +263,10 @@ def test_how_one_waits_and_when_it_gives_up(app: Celery, open_site: Open) -> Non
     assert ">asks again by itself</td>" in rows["ask"]
     assert 'data-is="Gives up in" class="none"></td>' in rows["ask"]
 
+    claim = Claim("order:42", "ship:0:0", "nonce-ship", MINUTE, successor="ship:1:0")
+    runtime(app).backend.leave(claim, Outcome.OVER)
+    assert re.search(r"has a turn for [^,]+ s, its message", said(open_site(), "/key?key=order:42"))
+
 
 def test_who_holds_a_key_still_is_said_to(app: Celery, happened: Happened, open_site: Open) -> None:
     hold(app, "order:42", "ship")
