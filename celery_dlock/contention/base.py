@@ -89,9 +89,8 @@ class Queueing:
 
     ``max_waiting`` messages at most (``None``: no end); with ``drop_oldest`` the first of them
     makes room. After ``max_wait`` seconds a message is woken to time out. With ``at_publish`` it
-    takes its place when it is published; with ``keep`` the store has it while its body runs too;
-    with ``reserve_retries`` the key is kept for a task that retries. With ``replaces_running`` the
-    task that runs is asked to stop for a newer one of its name.
+    takes its place when it is published; with ``keep`` the store has it while its body runs too.
+    With ``replaces_running`` the task that runs is asked to stop for a newer one of its name.
     """
 
     max_waiting: int | None
@@ -99,7 +98,6 @@ class Queueing:
     max_wait: float | None
     at_publish: bool = False
     keep: bool = False
-    reserve_retries: bool = False
     replaces_running: bool = False
 
 

@@ -172,8 +172,7 @@ class Queue:
 
     With *keep* the store keeps the message until the task has ended, so that a worker that dies
     loses nothing on any broker. Then a key runs at most 32 tasks at once, also with a larger
-    *limit*. With *reserve_retries* the key stays reserved for a task that retries, until a minute
-    after its retry is due; other tasks of the key wait for it.
+    *limit*.
     """
 
     max_waiting: int | None = None
@@ -181,7 +180,6 @@ class Queue:
     max_wait: float | None = 86400.0
     ordered: Literal["arrival", "publish"] = "arrival"
     keep: bool = False
-    reserve_retries: bool = False
 
     def __post_init__(self) -> None:
         if self.max_waiting is not None and (
@@ -207,7 +205,6 @@ class Queue:
             self.max_wait,
             at_publish=self.ordered == "publish",
             keep=self.keep,
-            reserve_retries=self.reserve_retries,
         )
 
     def decide(self, contention: Contention) -> Decision:

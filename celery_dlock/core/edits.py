@@ -230,16 +230,20 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
 def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
     """Keep the slot that *claim* leaves for its successor.
 
-    The successor comes by itself, unless it has left its message with the store already.
+    The successor comes by itself, unless it has left its message with the store already. One that
+    was faster and has a place there is expected for as long as any.
     """
     task = claim.successor
     if task in {*(h.task for h in state.holders), *(g.task for g in state.grants)}:
         return state
     entry = next((w for w in state.waiting if w.task == task), None)
-    if entry is not None:
-        return to_grant(state, entry, now)
-    turn = Grant(task, claim.mode, claim.limit, False, 0, now + claim.patience)
-    return replace(state, grants=(*state.grants, turn))
+    if entry is None:
+        turn = Grant(task, claim.mode, claim.limit, False, 0, now + claim.patience)
+        return replace(state, grants=(*state.grants, turn))
+    state = to_grant(state, entry, now)
+    turn = state.grants[-1]
+    due = turn.due if turn.parked else max(turn.due, now + claim.patience)
+    return replace_grant(state, replace(turn, due=due))
 
 
 def to_dead_letter(

@@ -108,8 +108,7 @@ class Execution:
             is_marked=request.get(UNIQUE) is not None,
         )
         if history.key is not None:
-            # The turn for which it was woken, and those reserved for it while it waited there
-            hold.owe([execution.turn_at(key) for key in dict.fromkeys((history.key, *keys.own))])
+            hold.owe(execution.turns())
         if execution.is_marked or definition.unique is not None:
             execution.unique = unique = UniqueRun.of(process, task, attempt, args, kwargs)
             if unique is not None and execution.was_received_before():
@@ -117,6 +116,13 @@ class Execution:
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution
+
+    def turns(self) -> list[Claim]:
+        """The turn for which it was woken, and those that may be reserved for it meanwhile."""
+        woken_at = () if self.history.key is None else (self.history.key,)
+        if not (woken_at or self.is_reserved_retry):
+            return []
+        return [self.turn_at(key) for key in dict.fromkeys((*woken_at, *self.keys.own))]
 
     def turn_at(self, key: str) -> Claim:
         """The turn that its task may have at *key*, to be released."""
@@ -151,6 +157,11 @@ class Execution:
         before = past.waits or past.unavailable or past.lost or past.key is not None
         again = request.retries or request.replaced_task_nesting or self.was_received_before()
         return not (before or again)
+
+    @property
+    def is_reserved_retry(self) -> bool:
+        """Whether the keys of the attempt before may be kept for this one."""
+        return bool(self.task.lock_definition.reserve and self.request.retries)
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
         """What decides its plan."""

@@ -143,7 +143,8 @@ def _outcome(
 
 def _successor(execution: Execution, retry: Any) -> Successor | None:
     """The task that *retry* has published, if keys are to be kept for it: those that it has."""
-    if not (execution.queueing and execution.queueing.reserve_retries and isinstance(retry, Retry)):
+    reserves = execution.task.lock_definition.reserve and not execution.request.is_eager
+    if not (reserves and isinstance(retry, Retry)):
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
     patience = int((left + RETRY_GRACE) * SECOND)

@@ -24,7 +24,6 @@ from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.states import READY_STATES
 
-from celery_dlock.contention import Queueing
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.headers import RETRY_STORED
@@ -52,13 +51,13 @@ class RetryStored:
         """Nothing is left to be done."""
 
 
-def asks_before_queueing(execution: Execution, queueing: Queueing) -> bool:
-    """Whether to ask for the key before queueing for it, as its policy *asks* for that.
+def asks_before_queueing(execution: Execution) -> bool:
+    """Whether to ask for the key before queueing for it.
 
     A task that retries looks as well where its key is kept for it: the attempt before, which has
     published it, may not have left yet, and behind it the key is reserved.
     """
-    return _reports(execution) or (queueing.reserve_retries and bool(execution.request.retries))
+    return _reports(execution) or execution.is_reserved_retry
 
 
 def store_parked(execution: Execution, key: str) -> None:

@@ -292,6 +292,8 @@ def _ask(execution: Execution) -> Lease | Refused:
         answer = hold.ask(execution.claim(), max_hold, message, woken, keys.parents)
     if turn is not None:
         execution.runtime.manager.take_back([turn])
+    if isinstance(answer, Refused) and isinstance(answer.verdict, Busy):
+        hold.owe_too(execution.turns())  # should it end: its other keys may be reserved for it
     return answer
 
 
@@ -302,7 +304,7 @@ def _looks_first(execution: Execution, queueing: Queueing) -> bool:
     publishing was promised, or another delivery may know more of the task, it is one question.
     """
     promised = queueing.keep or queueing.at_publish
-    return asks_before_queueing(execution, queueing) or (execution.is_first and not promised)
+    return asks_before_queueing(execution) or (execution.is_first and not promised)
 
 
 def _newer_call(execution: Execution, key: str) -> Refused | None:

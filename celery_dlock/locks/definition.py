@@ -37,6 +37,9 @@ Dump = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]
 
+#: What a task's keys are kept for when it has ended: its own next attempt.
+Reserve = Literal["retry"]
+
 
 class LockOptions(KeyOptions, total=False):
     """Options of a task's lock, beside its key.
@@ -51,6 +54,7 @@ class LockOptions(KeyOptions, total=False):
     on_contention: PolicyName | Policy | None
     parents: Key | Sequence[Key]
     on_lost: OnLost
+    reserve: Reserve | None
     unique: Until | Unique | Debounce | None
 
 
@@ -82,6 +86,7 @@ class Definition:
     policy: Policy | None
     parents: KeyTemplate | None
     aborts: bool
+    reserve: Reserve | None
     unique: Uniqueness | None
     debounce: Debouncing | None
     newest_wins: bool
@@ -121,6 +126,7 @@ class Definition:
                 policy=_policy(options.get("on_contention"), access, parents),
                 parents=parents,
                 aborts=_aborts(options.get("on_lost", "flag")),
+                reserve=_reserve(options.get("reserve"), access),
                 unique=uniqueness,
                 debounce=debounce,
                 newest_wins=newest_wins or debounce is not None,
@@ -291,6 +297,16 @@ def _aborts(on_lost: OnLost) -> bool:
     if on_lost not in get_args(OnLost):
         raise ConfigurationError(f"on_lost must be 'flag' or 'abort', got {on_lost!r}")
     return on_lost == "abort"
+
+
+def _reserve(reserve: Reserve | None, access: Sequence[Access]) -> Reserve | None:
+    if reserve is None:
+        return None
+    if reserve not in get_args(Reserve):
+        raise ConfigurationError(f"reserve must be 'retry', got {reserve!r}")
+    if all(one.mode is Mode.SHARED for one in access):
+        raise ConfigurationError("reserve= keeps a key for one task: a read lock is for many")
+    return reserve
 
 
 def _uniqueness(

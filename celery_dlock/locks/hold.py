@@ -93,6 +93,11 @@ class Hold:
         """Have these released in the end, and no other claim."""
         self.claims = tuple(claims)
 
+    def owe_too(self, claims: Sequence[Claim]) -> None:
+        """Have these released in the end, too, at keys at which no other claim is."""
+        keys = {claim.key for claim in self.claims}
+        self.claims = (*self.claims, *(claim for claim in claims if claim.key not in keys))
+
     def taken(
         self, lease: Lease, took: float, waited: float = 0.0, since_woken: float | None = None
     ) -> None:

@@ -94,17 +94,12 @@ class LockedRequest(Request):  # type: ignore[misc]
         if Parking.current is not None:
             self._delivery |= Parking.current.follow(self)
         self.woken = was_woken(self._request_dict)
-        if self._request_dict.get("retries") and self._reserves():
+        if self._request_dict.get("retries") and self.task.lock_definition.reserve:
             expect(self)
 
     def _queueing(self) -> Queueing | None:
         """What the task asks of its key's queue, if its messages wait in the store."""
         return queueing(self.task.lock_definition.policy_in(runtime(self.app).policy))
-
-    def _reserves(self) -> bool:
-        """Whether its key is kept for a task that retries."""
-        queueing = self._queueing()
-        return queueing is not None and queueing.reserve_retries
 
     # What Celery tells, in the worker's main loop or in a signal handler.
 
@@ -174,8 +169,8 @@ class LockedRequest(Request):  # type: ignore[misc]
             super().on_retry(exc_info)
         finally:
             with _RELEASE_GUARD:
-                if self.id in state.revoked and self._reserves():  # as its body ran: it is the last
-                    next_will_not_come(self)
+                if self.id in state.revoked and self.task.lock_definition.reserve:
+                    next_will_not_come(self)  # revoked as its body ran: it is the last
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""

@@ -32,7 +32,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "stopping": {"lock_on_contention": Replace(running=True)},
     "published": {"lock_on_contention": Queue(ordered="publish")},
     "kept": {"lock_on_contention": Queue(keep=True)},
-    "reserving": {"lock_on_contention": Queue(reserve_retries=True)},
+    "reserving": {"lock_on_contention": Queue(), "lock_reserve": "retry"},
     "cooling": {"lock_on_contention": Queue(), "lock_cooldown": COOLDOWN},
     "nested": {"lock_on_contention": Queue()},
     "chained": {"lock_on_contention": Queue()},

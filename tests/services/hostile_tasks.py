@@ -39,7 +39,7 @@ def key_that_raises(order: str, number: int = 0) -> str:
 LOCKS: Mapping[str, Mapping[str, Any]] = {
     "reschedules": {"on_contention": SOON},
     "queues": {"on_contention": "queue"},
-    "keeps": {"on_contention": Queue(keep=True, reserve_retries=True, max_wait=5)},
+    "keeps": {"on_contention": Queue(keep=True, max_wait=5), "reserve": "retry"},
     "ordered": {"on_contention": Queue(ordered="publish", max_wait=5)},
     "limited": {"on_contention": Queue(max_waiting=20, overflow="drop_newest"), "limit": 2},
     "replaces": {"on_contention": Replace()},

@@ -98,7 +98,7 @@ KINDS: Mapping[str, Kind] = {
         may_skip=True,
     ),
     "ordered": Kind({"lock_on_contention": Queue(ordered="publish", max_wait=None)}),
-    "reserves": Kind({"lock_on_contention": Queue(reserve_retries=True, max_wait=None)}),
+    "reserves": Kind({"lock_on_contention": Queue(max_wait=None), "lock_reserve": "retry"}),
     "slotted": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),

@@ -43,19 +43,19 @@ def test_after_retry_it_runs_again_and_is_no_duplicate(desk: Desk, acks_late: bo
 
 
 @pytest.mark.parametrize(
-    "policy", ["reschedule", "queue", Queue(keep=True), Queue(reserve_retries=True)], ids=repr
+    "options",
+    [
+        {"on_contention": "reschedule"},
+        {"on_contention": "queue"},
+        {"on_contention": Queue(keep=True)},
+        {"on_contention": "queue", "reserve": "retry"},
+    ],
+    ids=repr,
 )
-def test_a_retry_whose_count_is_taken_back_is_no_duplicate(desk: Desk, policy: Any) -> None:
+def test_a_retry_whose_count_is_taken_back_is_no_duplicate(desk: Desk, options: Any) -> None:
     """As celery-heimdall does for its rate limits, and others do."""
 
-    @desk.locked(
-        "order:{order}",
-        name="charge",
-        bind=True,
-        on_contention=policy,
-        unique="done",
-        max_retries=0,
-    )
+    @desk.locked("order:{order}", name="charge", bind=True, unique="done", max_retries=0, **options)
     def charge(self: Any, order: str) -> int:
         desk.ran.append(self.request.retries)
         if len(desk.ran) < 3:

@@ -206,9 +206,9 @@ def test_its_message_is_kept_with_its_own_key_alone(desk: Desk, parent: str) -> 
 
 
 def test_a_key_reserved_for_a_retry_leaves_the_parent(desk: Desk, parent: str) -> None:
-    policy = Queue(reserve_retries=True)
+    options: Any = {"on_contention": "queue", "reserve": "retry"}
 
-    @desk.locked("order:{order}", name="charge", parents=[parent], on_contention=policy, bind=True)
+    @desk.locked("order:{order}", name="charge", parents=[parent], bind=True, **options)
     def charge(self: Any, order: str) -> int:
         if not self.request.retries:
             raise self.retry(countdown=10)

@@ -1,4 +1,4 @@
-"""``reserve_retries=True``: between a task and its retry nobody else of the key has a turn."""
+"""``reserve="retry"``: between a task and its retry nobody else of the key has a turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery.utils.collections import LimitedSet
 from celery.worker import state as worker_state
 from kombu.message import Message
 
-from celery_dlock import LockedTask, Queue
+from celery_dlock import FullJitter, LockedTask, Reschedule, Wait, lock
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import LockedRequest
@@ -22,15 +22,22 @@ from tests.workers.conftest import revoke
 pytestmark = pytest.mark.stores
 
 KEY = "order:42"
-RESERVES = Queue(reserve_retries=True)
+RESERVES: dict[str, Any] = {"on_contention": "queue", "reserve": "retry"}
+SOON = Reschedule(backoff=FullJitter(base=0.1, cap=0.1))
+EVERY_POLICY = ["fail", "skip", SOON, Wait(timeout=0.1), "queue", "replace"]
 
 
 @pytest.fixture
-def make(desk: Desk) -> Callable[..., LockedTask]:
-    def make(*, reserves: bool = True, **when: Any) -> LockedTask:
-        policy = Queue(reserve_retries=reserves)
+def policy(request: pytest.FixtureRequest) -> Any:
+    return getattr(request, "param", "queue")
 
-        @desk.locked("order:{order}", name="charge", bind=True, on_contention=policy)
+
+@pytest.fixture
+def make(desk: Desk, policy: Any) -> Callable[..., LockedTask]:
+    def make(**when: Any) -> LockedTask:
+        options = RESERVES | {"on_contention": policy}
+
+        @desk.locked("order:{order}", name="charge", bind=True, **options)
         def charge(self: LockedTask, order: str, number: int) -> None:
             desk.ran.append((number, self.request.retries))
             if number == 1 and not self.request.retries:
@@ -65,9 +72,63 @@ def test_another_waits_until_the_retry_is_through(
     assert desk.store.peek(KEY).grants == ()
 
 
+@pytest.mark.parametrize("policy", EVERY_POLICY, indirect=True, ids=repr)
+def test_nobody_comes_between_whatever_the_policy(
+    desk: Desk, make: Callable[..., LockedTask]
+) -> None:
+    charge = make(countdown=30)
+    charge.delay("42", 1)
+    charge.delay("42", 2)
+
+    desk.deliver()  # the first, which retries
+    desk.deliver()
+    assert desk.ran == [(1, 0)]
+    desk.deliver_all()
+
+    assert desk.ran[:2] == [(1, 0), (1, 1)]
+    assert desk.store.peek(KEY).grants == ()
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"], indirect=True)
+def test_a_retry_that_does_not_come_keeps_the_key_for_a_minute_after_it_is_due(
+    desk: Desk, clock: ManualClock, make: Callable[..., LockedTask]
+) -> None:
+    charge = make(countdown=30)
+    charge.delay("42", 1)
+    desk.deliver()
+    desk.receive()
+
+    desk.passes(89)
+    charge.delay("42", 2)
+    desk.deliver()
+    assert desk.ran == [(1, 0)]
+
+    desk.passes(2)
+    charge.delay("42", 3)
+    desk.deliver()
+    assert desk.ran == [(1, 0), (3, 0)]
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_retry_that_another_key_refuses_leaves_the_reserved_one(desk: Desk, policy: str) -> None:
+    options = RESERVES | {"on_contention": policy}
+
+    @desk.locked("order:{order}", name="charge", parents=["customer:7"], bind=True, **options)
+    def charge(self: LockedTask, order: str) -> None:
+        raise self.retry(countdown=30)
+
+    charge.delay("42")
+    desk.deliver()
+    assert len(desk.store.peek(KEY).grants) == 1
+    with lock("customer:7", app=desk.app):
+        desk.deliver()
+
+    assert desk.store.peek(KEY).grants == ()
+
+
 @pytest.mark.parametrize("stays", [["shop:1"], []])
 def test_only_the_keys_are_kept_that_the_retry_has_too(desk: Desk, stays: list[str]) -> None:
-    @desk.locked(["order:{order}", "shop:{shop}"], bind=True, on_contention=RESERVES)
+    @desk.locked(["order:{order}", "shop:{shop}"], bind=True, **RESERVES)
     def charge(self: LockedTask, order: int, shop: int) -> None:
         if not self.request.retries:
             raise self.retry(args=(order + 1,), kwargs={"shop": shop + (not stays)}, countdown=30)
@@ -80,6 +141,7 @@ def test_only_the_keys_are_kept_that_the_retry_has_too(desk: Desk, stays: list[s
     assert kept == stays
 
 
+@pytest.mark.parametrize("policy", EVERY_POLICY, indirect=True, ids=repr)
 def test_a_retry_that_comes_before_its_predecessor_has_left_does_not_queue_behind_it(
     desk: Desk, make: Callable[..., LockedTask]
 ) -> None:
@@ -132,6 +194,7 @@ def retry(desk: Desk, make: Callable[..., LockedTask]) -> LockedRequest:
     return received(desk, message)
 
 
+@pytest.mark.parametrize("policy", [SOON, "queue"], indirect=True, ids=repr)
 def test_a_revoked_retry_gives_the_key_back(desk: Desk, retry: LockedRequest) -> None:
     revoke(desk, retry.id)
 
@@ -140,6 +203,7 @@ def test_a_revoked_retry_gives_the_key_back(desk: Desk, retry: LockedRequest) ->
     assert desk.store.peek(KEY).grants == ()
 
 
+@pytest.mark.parametrize("policy", [SOON, "queue"], indirect=True, ids=repr)
 @pytest.mark.parametrize("expired", [False, True])
 def test_a_discarded_retry_frees_the_key(desk: Desk, retry: LockedRequest, expired: bool) -> None:
     retry._announce_revoked("discarded", False, None, expired)
@@ -151,7 +215,7 @@ def test_a_discarded_retry_frees_the_key(desk: Desk, retry: LockedRequest, expir
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_task_revoked_while_it_runs_reserves_nothing(desk: Desk, reported: bool) -> None:
     # Given a task that is revoked as its body runs, And whose retry Celery may not report
-    @desk.locked("order:{order}", name="charge", bind=True, on_contention=RESERVES)
+    @desk.locked("order:{order}", name="charge", bind=True, **RESERVES)
     def charge(self: LockedTask, order: str, number: int) -> None:
         desk.ran.append((number, self.request.retries))
         if number == 1:

@@ -205,11 +205,16 @@ local function put_on_hold(state, name, by, because, till, now)
 end
 
 -- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
--- than this claim and left its message with the store.
+-- than this claim and left its message with the store. A place that it has lasts as long, too.
 local function reserve(state, claim, now)
   if find(state.holders, claim.successor) or find(state.grants, claim.successor) then return end
   local entry = find(state.waiting, claim.successor)
-  if entry then return to_grant(state, entry, now) end
+  if entry then
+    to_grant(state, entry, now)
+    local turn = state.grants[#state.grants]
+    if not turn.parked then turn.due = math.max(turn.due, now + claim.patience) end
+    return
+  end
   state.grants[#state.grants + 1] = {
     task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
     woken = 0, due = now + claim.patience,
