@@ -176,7 +176,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
         return _take_turn(state, claim, grant, now, token)
     if running is None:
         return _start_or_wait(state, claim, entry, now, token)
-    if claim.wait not in (WaitMode.QUEUE, WaitMode.ENQUEUE):
+    if claim.wait not in (WaitMode.QUEUE, WaitMode.ENQUEUE, WaitMode.HEAD):
         return state, Same(running, running.expires - now)
     # A shadow: this delivery may be the only one that survives the first one's death.
     return insert(state, claim, now, state.first - 1, None), _park(state, running)
@@ -219,7 +219,9 @@ def _start_or_wait(
         return hold(drop_entry(state, claim.task), claim, now, token)
     if claim.wait in (WaitMode.NOT, WaitMode.LOOK):
         return state, _busy(state, now)
-    rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
+    at_head = claim.wait is WaitMode.HEAD
+    rank = state.first - 1 if started or at_head else state.last + 1
+    rank = entry.rank if entry and not at_head else rank
     arrived = entry.arrived if entry else now
     window = {w.task for w in state.waiting[:WINDOW]}
     state = drop_entry(state, claim.task)
@@ -228,7 +230,7 @@ def _start_or_wait(
         return state, _busy(state, now)
     # Whoever is woken as this operation ends has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
-    if not started and 0 < claim.max_waiting <= backlog(later):
+    if not (started or at_head) and 0 < claim.max_waiting <= backlog(later):
         seen = [w for w in messages(later) if w.task in window]
         own = (w for w in seen if w.makes_room_for == claim.name)
         oldest = next(own, None) if claim.drop_oldest else None

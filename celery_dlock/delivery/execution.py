@@ -27,9 +27,17 @@ from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.locks.current import make_current
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.hold import Hold
-from celery_dlock.messages.claims import claims_of, queued
+from celery_dlock.locks.manager import Successor
+from celery_dlock.messages.claims import claims_of, has_keys_kept, queued
 from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.messages.headers import EXECUTION, HISTORY, History, delivery_of, identity
+from celery_dlock.messages.headers import (
+    EXECUTION,
+    HISTORY,
+    History,
+    delivery_of,
+    identity,
+    next_in_chain,
+)
 from celery_dlock.messages.unique import UNIQUE, debounced_at
 from celery_dlock.runtime import Runtime, runtime, this_process
 
@@ -43,6 +51,8 @@ class Execution:
     ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``queueing`` what it asks
     of the queue, if it waits there. It ``is_marked`` if it is of a unique or debounced call, as its
     message says. ``final`` says that its task has ended, whatever Celery says of this delivery.
+    ``next_id`` is the task of its chain for which its keys are to be kept, and ``successor`` says
+    that this is published.
     """
 
     task: TaskWithLock
@@ -62,6 +72,8 @@ class Execution:
     unique: UniqueRun | None = None
     final: bool = False
     body_ended: bool = False
+    next_id: str | None = None
+    successor: Successor | None = None
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -120,7 +132,7 @@ class Execution:
     def turns(self) -> list[Claim]:
         """The turn for which it was woken, and those that may be reserved for it meanwhile."""
         woken_at = () if self.history.key is None else (self.history.key,)
-        if not (woken_at or self.is_reserved_retry):
+        if not (woken_at or self.has_keys_kept):
             return []
         return [self.turn_at(key) for key in dict.fromkeys((*woken_at, *self.keys.own))]
 
@@ -159,9 +171,9 @@ class Execution:
         return not (before or again)
 
     @property
-    def is_reserved_retry(self) -> bool:
-        """Whether the keys of the attempt before may be kept for this one."""
-        return bool(self.task.lock_definition.reserve and self.request.retries)
+    def has_keys_kept(self) -> bool:
+        """Whether keys may be kept for it: by its attempt before, or by the step before."""
+        return has_keys_kept(self.task, vars(self.request))
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
         """What decides its plan."""
@@ -253,6 +265,8 @@ class Execution:
             return abort.run(lease, body, *self.args, **kwargs)
         finally:
             self.body_ended = True
+            if definition.reserve == "chain" and not self.request.is_eager:
+                self.next_id = next_in_chain(self.request)
 
     def ended(self) -> None:
         """Note that nothing is left to be released."""

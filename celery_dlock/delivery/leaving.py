@@ -18,6 +18,7 @@ from celery.exceptions import Reject, Retry, TaskPredicate
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Outcome
+from celery_dlock.delivery.chain import EXPECTED_FOR
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.publish import keys_of_next
 from celery_dlock.delivery.unique import UniqueRun, end_unique
@@ -32,9 +33,6 @@ from celery_dlock.messages.headers import (
     identity_of_next,
 )
 from celery_dlock.runtime import runtime
-
-#: Seconds for which a key stays reserved for a retry that is due and has not come.
-RETRY_GRACE = 60.0
 
 
 def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
@@ -61,7 +59,9 @@ def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: A
         outcome = Outcome.DONE
     elif state == states.RETRY and identity(execution.request) != execution.history.task:
         outcome = Outcome.OVER  # the body took back its count: the next attempt is this one again
-    successor = _successor(execution, retval) if state == states.RETRY else None
+    successor = execution.successor if outcome is Outcome.DONE else None
+    if state == states.RETRY:
+        successor = _successor(execution, retval)
     unique = execution.unique
     give_back = partial(execution.hold.give_back, outcome, None, successor)
     try:
@@ -147,7 +147,8 @@ def _successor(execution: Execution, retry: Any) -> Successor | None:
     if not (reserves and isinstance(retry, Retry)):
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
-    patience = int((left + RETRY_GRACE) * SECOND)
+    patience = int((left + EXPECTED_FOR) * SECOND)
     sig = retry.sig  # of whoever raises it without publishing there is none
     keys = keys_of_next(execution, sig.args, sig.kwargs) if sig else execution.keys
-    return Successor(identity_of_next(identity(execution.request)), patience, keys.own)
+    attempt = identity_of_next(identity(execution.request))
+    return Successor(attempt, dict.fromkeys(keys.own, patience))

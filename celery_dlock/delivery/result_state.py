@@ -54,10 +54,10 @@ class RetryStored:
 def asks_before_queueing(execution: Execution) -> bool:
     """Whether to ask for the key before queueing for it.
 
-    A task that retries looks as well where its key is kept for it: the attempt before, which has
-    published it, may not have left yet, and behind it the key is reserved.
+    A task for which its key is kept looks as well: the attempt before, which has published it, may
+    not have left yet, and behind it the key is reserved.
     """
-    return _reports(execution) or execution.is_reserved_retry
+    return _reports(execution) or execution.has_keys_kept
 
 
 def store_parked(execution: Execution, key: str) -> None:

@@ -37,8 +37,9 @@ Dump = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]
 
-#: What a task's keys are kept for when it has ended: its own next attempt.
-Reserve = Literal["retry"]
+#: What a task's keys are kept for when it has ended: its own next attempt; or that, and the next
+#: step of its chain.
+Reserve = Literal["retry", "chain"]
 
 
 class LockOptions(KeyOptions, total=False):
@@ -303,7 +304,11 @@ def _reserve(reserve: Reserve | None, access: Sequence[Access]) -> Reserve | Non
     if reserve is None:
         return None
     if reserve not in get_args(Reserve):
-        raise ConfigurationError(f"reserve must be 'retry', got {reserve!r}")
+        raise ConfigurationError(f"reserve must be 'retry' or 'chain', got {reserve!r}")
+    if reserve == "chain" and not any(one.is_alone for one in access):
+        raise ConfigurationError(
+            "reserve='chain' needs a key that one task holds alone: no limit= and no shared=True"
+        )
     if all(one.mode is Mode.SHARED for one in access):
         raise ConfigurationError("reserve= keeps a key for one task: a read lock is for many")
     return reserve

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -99,12 +99,11 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Successor:
     """The task that goes on where this one stops, at which of its keys, and for how many
-    microseconds to expect it.
+    microseconds each is kept.
     """
 
     task: str
-    patience: int
-    keys: Collection[str]
+    keys: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +307,7 @@ class LockManager:
             # at the next key, behind this very claim: that must stay.
             says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
             if successor is not None and term in own and term.key in successor.keys:
-                claim = replace(claim, successor=successor.task, patience=successor.patience)
+                claim = replace(claim, successor=successor.task, patience=successor.keys[term.key])
             try:
                 verdict = self._verdict(self._backend.leave(claim, says, message))
             except BackendUnavailable as exc:

@@ -17,7 +17,7 @@ from celery_dlock.contention import Queueing
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
-from celery_dlock.messages.headers import History, identity
+from celery_dlock.messages.headers import STEP, History, identity
 
 logger = logging.getLogger("celery_dlock")
 
@@ -68,6 +68,13 @@ def enqueued(access: Access, queueing: Queueing, key: str, attempt: str, name: s
     mode, limit = access.mode, access.limit
     terms = queued(queueing, WaitMode.ENQUEUE, first=True)
     return Claim(key, attempt, nonce="", ttl=0, mode=mode, limit=limit, name=name, **terms)
+
+
+def has_keys_kept(task: Any, headers: Mapping[str, Any]) -> bool:
+    """Whether keys may be kept for what has these *headers*: a retry, or the next of a chain."""
+    step = headers.get(STEP)
+    is_retry = bool(task.lock_definition.reserve and headers.get("retries"))
+    return is_retry or (isinstance(step, dict) and bool(step.get("next")))
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:

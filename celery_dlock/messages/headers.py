@@ -23,7 +23,8 @@ from celery_dlock.stores.unreadable import is_text
 HISTORY = "dlock"
 #: Signs of a task id. A store has the ids of many tasks in one row, of a megabyte at the most.
 LONGEST_TASK_ID = 1_000
-#: Written into what a canvas publishes: the id, and that of the task which comes before it.
+#: Written into what a canvas publishes: the id, and that of the task which comes before it; and
+#: whether it is the ``next`` one of a chain, for which that task keeps its keys.
 STEP = "dlock_step"
 #: Written into what is published after a body, as a link or a chord's body: the id of that task.
 FOLLOWS = "dlock_follows"
@@ -87,6 +88,13 @@ def step_of(task_id: str | None, options: Mapping[str, Any], ended: str | None) 
     if not (task_id and after) or (isinstance(step, dict) and step.get("id") == task_id):
         return follows
     return {**follows, STEP: {"id": task_id, "after": after}}
+
+
+def next_in_chain(request: Context) -> str | None:
+    """The id of the task that Celery publishes next for the chain of *request*, if there is one."""
+    options = request.chain[-1].get("options") if request.chain else None
+    task_id = (options or {}).get("task_id")
+    return task_id if isinstance(task_id, str) else None
 
 
 def predecessor(request: Context) -> str:

@@ -26,7 +26,13 @@ from celery_dlock.locks.unique import Debouncing, Uniqueness
 from celery_dlock.messages.countdown import countdown_from, seconds_until
 from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, debounced, duplicate, is_about
-from celery_dlock.publishing.outbox import NotPublished, Question, ordered_here, publish_asking
+from celery_dlock.publishing.outbox import (
+    NextStep,
+    NotPublished,
+    Question,
+    ordered_here,
+    publish_asking,
+)
 from celery_dlock.runtime import runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
@@ -48,7 +54,7 @@ def marked(result: Any, *, duplicate: bool) -> Any:
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call of *task* with the *options* of its caller, to be published by *apply_async*, which
-    is Celery's.
+    is Celery's; *next_step* is set if it continues a chain under the same lock.
     """
 
     task: TaskWithLock
@@ -56,6 +62,7 @@ class Call:
     producer: Any
     task_id: str | None
     options: Mapping[str, Any]
+    next_step: NextStep | None = None
 
     def publish(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of the task that is published, or of the one that lives.
@@ -116,6 +123,8 @@ class Call:
         options = {**self.options, **more}
         if headers:
             options["headers"] = {**(options.get("headers") or {}), **headers}
+        if question is None and self.next_step is not None and not duplicate:
+            question = self.next_step.question(self.task)
         question = question or ordered_here(self.task, options, default)
         if question is None:
             result = self.apply_async(task_id=task_id, producer=self.producer, **options)

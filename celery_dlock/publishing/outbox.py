@@ -17,7 +17,8 @@ from celery import Celery
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock.contention import Policy, Queueing, policy_named, queueing
+from celery_dlock.contention import Policy, Queue, Queueing, policy_named, queueing
+from celery_dlock.core.access import Access
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.events import Debounced, Dropped, Parked, Subject, TooLarge
 from celery_dlock.core.lease import SECOND
@@ -38,6 +39,25 @@ logger = logging.getLogger("celery_dlock")
 _OF_A_CANVAS = frozenset({"parent_id", "reply_to"})
 
 
+@dataclass(slots=True)
+class NextStep:
+    """The next step of a chain, whose message waits at the head of ``key``.
+
+    Its predecessor holds that one alone; ``keys`` are all that they have in common. The store's
+    ``verdict`` is ``None`` where the message goes by the broker.
+    """
+
+    key: str
+    keys: tuple[str, ...]
+    verdict: EnterVerdict | str | None = None
+
+    def question(self, task: TaskWithLock) -> Question:
+        """A *task* that does not queue waits for as long as one that does."""
+        policy = task.lock_definition.policy_in(runtime(task.app).policy)
+        terms = queueing(policy) or Queue().queueing()
+        return Question(terms, self.key, time.time(), goes_on=True, next_step=self)
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Whether the message may wait at ``key``, or at the first key of its arguments: in its queue,
@@ -45,7 +65,7 @@ class Question:
 
     It waits ``since`` then. If it ``replaces`` the message that waits there, and cannot, it is not
     published. If a canvas ``goes_on`` with the task, it goes by the broker where the store cannot
-    be asked: nobody could publish it again.
+    be asked: nobody could publish it again. A ``next_step`` waits at the head.
     """
 
     terms: Queueing | Debounce
@@ -53,6 +73,7 @@ class Question:
     since: float | None = None
     replaces: bool = False
     goes_on: bool = False
+    next_step: NextStep | None = None
 
 
 def ordered_here(
@@ -152,6 +173,8 @@ class Outbox:
             )
         else:
             reply = process.backend.enter(claim, message)
+        if question.next_step is not None:
+            question.next_step.verdict = reply.verdict
         match reply.verdict:
             case Park():
                 process.sinks.emit(Parked(subject, claim.key, refused=False))
@@ -185,6 +208,9 @@ class Outbox:
         if not key:
             keys = definition.keys(body[0], body[1])
             key, access = keys.first, keys.access[keys.first]
+        if self._question.next_step is not None:
+            claim = enqueued(Access(), terms, key, task, self._task.name)
+            return replace(claim, wait=WaitMode.HEAD, ordered=True, supersedes=False)
         claim = enqueued(access, terms, key, task, self._task.name)
         return replace(claim, wait=WaitMode.NEWEST) if self._question.replaces else claim
 

@@ -128,8 +128,9 @@ def locked_task(*args: Any, **options: Any) -> Any:
     ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A
     :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
     many seconds from each start, even if the task has ended: the key starts at most one task, or
-    *limit* tasks, in that time. *reserve* keeps the task's keys for its next attempt (``"retry"``)
-    until a minute after that is due; other tasks of the keys wait for it. Without *app* it is a ``shared_task``. Like every task it has the
+    *limit* tasks, in that time. *reserve* keeps the task's keys for its next attempt (``"retry"``),
+    or for that and the next step of its chain (``"chain"``): nobody else of the keys runs in
+    between. Without *app* it is a ``shared_task``. Like every task it has the
     class that its application gives to tasks, unless there is a *base*; options that are not given
     here may be set there, with the prefix ``lock_``. All other options are Celery's own.
 

@@ -212,20 +212,23 @@ class LockedTask(TypedTask[P, R_co]):
             if execution is not None:
                 publish_next(execution, publish, args or (), kwargs or {}, options)
                 return cast("TaskResult[R_co]", marked(self.AsyncResult(task_id), duplicate=False))
-        step = step_of(task_id, options, self._ended_before())
+        before = self._ended_before()
+        step = step_of(task_id, options, before.request.id if before else None)
         if step and (task_id is None or task_id != self.request.id):
             options["headers"] = {**(options.get("headers") or {}), **step}
         call = Call(self, publish, producer, task_id, options)
         sent = self.lock_definition.sent(args or (), kwargs or {})
-        return cast("TaskResult[R_co]", call.publish(*sent))
+        if before is None:
+            return cast("TaskResult[R_co]", call.publish(*sent))
+        from celery_dlock.delivery.chain import publish_after
 
-    def _ended_before(self) -> str | None:
-        """The id of the task whose body has ended in this thread, but not yet its delivery."""
+        return cast("TaskResult[R_co]", publish_after(before, call, *sent))
+
+    def _ended_before(self) -> Execution | None:
+        """The delivery of this thread whose body has ended, and which has not ended itself."""
         task = self.app.current_worker_task
         execution = None if task is None else _execution(task.request)
-        if execution is not None and execution.body_ended:
-            return cast("str", execution.request.id)
-        return None
+        return execution if execution is not None and execution.body_ended else None
 
     def apply(self, *args: Any, **options: Any) -> EagerResult[R_co]:
         from celery_dlock.delivery.abort import shielded

@@ -35,7 +35,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.delivery.unique import end_unique
-from celery_dlock.messages.claims import failed, left_by
+from celery_dlock.messages.claims import failed, has_keys_kept, left_by
 from celery_dlock.messages.headers import (
     DELIVERY,
     HISTORY,
@@ -94,7 +94,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         if Parking.current is not None:
             self._delivery |= Parking.current.follow(self)
         self.woken = was_woken(self._request_dict)
-        if self._request_dict.get("retries") and self.task.lock_definition.reserve:
+        if has_keys_kept(self.task, self._request_dict):
             expect(self)
 
     def _queueing(self) -> Queueing | None:

@@ -16,7 +16,7 @@ local claim = {
 }
 if not claim.plain then
   for field, value in pairs(cjson.decode(ARGV[6])) do claim[field] = value end
-  claim.enqueues = wait == 'enqueue' or wait == 'newest'
+  claim.enqueues = wait == 'enqueue' or wait == 'newest' or wait == 'head'
 end
 
 -- Whether a message comes with the claim; without one a task is a matter of its broker.

@@ -47,8 +47,9 @@ local function start_or_wait(state, claim, entry, now)
     return hold(state, claim, now)
   end
   if claim.wait == 'not' or claim.wait == 'look' then return busy(state, now) end
-  local before = started()
-  local rank = entry and entry.rank or (before and before_all or behind_all)(state)
+  local before, at_head = started(), claim.wait == 'head'
+  local rank = entry and not at_head and entry.rank
+    or ((before or at_head) and before_all or behind_all)(state)
   local arrived = entry and entry.arrived
   local verdict = claim.wait == 'place' and busy(state, now)
   if claim.max_waiting > 0 then look(state) end
@@ -58,7 +59,7 @@ local function start_or_wait(state, claim, entry, now)
     insert(state, claim, now, rank, now + claim.patience, '', arrived)
     return verdict
   end
-  if not before and not make_room(state, claim, window, now) then return busy(state, now, true) end
+  if not (before or at_head) and not make_room(state, claim, window, now) then return busy(state, now, true) end
   if claim.supersedes and not before and not entry then state.newest = claim end
   insert(state, claim, now, rank, nil, claim.message, arrived)
   return parked(state, first_to_end(state))
@@ -131,7 +132,7 @@ local function answer(state, claim, now)
   end
   if grant then return take_turn(state, claim, grant, now) end
   if not running then return start_or_wait(state, claim, entry, now) end
-  if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then
+  if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' and claim.wait ~= 'head' then
     return {'same', holder_row(running), running.expires - now}
   end
   -- A shadow: this delivery may be the only one that survives the first one's death.
