@@ -219,6 +219,30 @@ def _published_where_it_is_reserved() -> Operations:
     return [_enter(holder), *waits, _leave(holder), ("cancel", KEY, "b"), *published, REAP]
 
 
+def _at_the_head() -> Operations:
+    """A step of a chain is next: before a full queue, a place of its own, and who had started."""
+    mine, head = _claim("a", done_ttl=9 * SECOND, successor="c"), WaitMode.HEAD
+    few: dict[str, Any] = {"max_waiting": 1, "name": "step"}
+    waits = [
+        _enter(_claim("b", QUEUE)),
+        _enter(_claim("c", PLACE)),
+        _enter(_claim("c", head, **few)),
+    ]
+    lost = [_enter(_claim("s")), _leave(_claim("s"), Outcome.ABANDONED)]
+    comes = [_enter(_claim("s", QUEUE)), _enter(_claim("c", head, "2"), "again")]
+    ends = [_leave(mine, Outcome.DONE), _enter(_claim("c", QUEUE)), _enter(_claim("c", head, "3"))]
+    gone = [_leave(_claim("c"), Outcome.DONE), _enter(_claim("s", QUEUE)), _leave(_claim("s"))]
+    first = [*lost, _enter(mine), *waits, *comes, *ends, REAP, *gone, _enter(_claim("b", QUEUE))]
+    dies = [
+        _leave(_claim("b")),
+        _enter(_claim("d")),
+        *waits[:1],
+        _enter(_claim("e", head)),
+        _pass(4),
+    ]
+    return [*first, *dies, SWEEP, _enter(_claim("e", QUEUE)), _enter(_claim("f", head)), REAP]
+
+
 def _reserved() -> Operations:
     """A retry finds its key reserved, whatever it does when it is taken; or it comes too late."""
     mine = _claim("a", QUEUE, successor="c", limit=2)
@@ -327,6 +351,7 @@ ALL: dict[str, Operations] = {
     "published": _published(),
     "published while it runs": _published_while_it_runs(),
     "published where it is reserved": _published_where_it_is_reserved(),
+    "at the head": _at_the_head(),
     "reserved": _reserved(),
     "reserved for readers": _reserved_for_readers(),
     "the retry was faster": _retry_was_faster(),

@@ -22,7 +22,18 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from tests.model.explore import Config, Task
-from tests.model.worlds import KEEP, LATE, ORDERED, PLACE, QUEUE, REVOKED, SHRINKS, SKIP, TWO
+from tests.model.worlds import (
+    CHAINS,
+    KEEP,
+    LATE,
+    ORDERED,
+    PLACE,
+    QUEUE,
+    REVOKED,
+    SHRINKS,
+    SKIP,
+    TWO,
+)
 from tests.services.planted import Instead
 
 PAIR = Config("two, a fault", (QUEUE, QUEUE), faults=1)
@@ -32,6 +43,7 @@ SKIPS = Config("two that skip, a fault", (SKIP, SKIP), faults=1)
 IMPATIENT = Config("two give up, a fault", (QUEUE, LATE, LATE), faults=1)
 EARLY = Config("kept; early, a fault", (KEEP, KEEP), faults=1, early_ack=True)
 HELD = Config("on hold", (TWO, TWO), faults=1, hold=True)
+CHAINED = Config("a chain, a fault", (replace(CHAINS, retries_as=1), QUEUE, QUEUE), faults=1)
 REPLACING = Config("the newest replaces", (Task(max_waiting=1, replaces=True),) * 3)
 
 
@@ -69,6 +81,12 @@ def _claims(**fields: Any) -> Instead:
     return lambda whole, state, claim, *of, **more: whole(
         state, replace(claim, **fields), *of, **more
     )
+
+
+def _behind_others(whole: Any, state: KeyState, claim: Claim, *of: Any) -> Step[Any]:
+    at_head = claim.wait is WaitMode.HEAD
+    step: Step[Any] = whole(state, replace(claim, wait=WaitMode.ENQUEUE) if at_head else claim, *of)
+    return step
 
 
 def _without_turns(state: KeyState) -> KeyState:
@@ -198,6 +216,9 @@ DEFECTS = {
         _claims(wait=WaitMode.QUEUE),
         "Q who publishes",
         Config("published in order", (ORDERED, ORDERED)),
+    ),
+    "the next step of a chain waits behind others": Defect(
+        machine, "enter", _behind_others, "S10", CHAINED
     ),
     "a task that is done stays in the queue": Defect(edits, "forget", _nothing, "S5"),
     # Whose message is lost

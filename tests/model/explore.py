@@ -34,7 +34,8 @@ from tests.model.key import AHEAD, NOW, Keys, Op, Violation, is_due, require
 @dataclass(frozen=True, slots=True)
 class Task:
     """What a task asks for. ``retries_as``: it ends in a retry, which is that other task, and the
-    key ``reserves`` its turn. ``becomes``: workers of two versions take its deliveries.
+    key ``reserves`` its turn; it ``chains`` where that is the next step of a chain, which goes to
+    the head of the key. ``becomes``: workers of two versions take its deliveries.
     """
 
     wait: WaitMode = WaitMode.QUEUE
@@ -49,6 +50,7 @@ class Task:
     revocable: bool = False
     retries_as: int | None = None
     reserves: bool = False
+    chains: bool = False
     becomes: Task | None = None
 
 
@@ -190,6 +192,8 @@ class Explorer:
         """*then*, with the key after the operation; who was woken is published, or not."""
         op = self.keys.apply(world.key, operation)
         after = then._replace(key=op.key)
+        turns = {g.task for g in self.keys.states[op.key].grants if g.ending is None}
+        self._check_chain(world.key, op.key, turns)
         label = f"{label}: {type(op.verdict).__name__}"
         yield label, False, after.publish(*op.wakes)
         if op.wakes and self._strikes(world):
@@ -224,6 +228,7 @@ class Explorer:
         gone = world.taken(me.task)
         match op.verdict:
             case Run():
+                self._check_chain(world.key, op.key, {f"t{me.task}"})
                 return gone.begin(me)
             case Park() | Drop():
                 return gone
@@ -252,10 +257,22 @@ class Explorer:
             yield f"t{me.task} gives way", False, world.become(me, "ends", ended=True)
         successor = self.config.tasks[me.task].retries_as
         ran = world.ends(me.task).become(me, "done")
+        if successor is not None and self._task(me).chains:
+            yield from self._chain(world, ran, successor)
+            return
         yield f"t{me.task} runs", False, ran if successor is None else ran.publish(successor)
         if successor is not None and self._strikes(world):
             unused = world.become(me, "unused", ended=True)
             yield f"the retry of t{me.task} cannot be published", True, _spent(unused)
+
+    def _chain(self, world: World, ran: World, step: int) -> Iterator[Next]:
+        """The next *step* goes to the head; where the store does not answer, by the broker, too."""
+        claim = self._claim(Delivery("", step, 0), wait=WaitMode.HEAD, ordered=True)
+        yield from self._heard(world, Enter(claim), ran, f"t{step} goes to the head")
+        if self._strikes(world):
+            heard = ran._replace(key=self.keys.apply(world.key, Enter(claim)).key)
+            for then in (ran, heard):
+                yield f"t{step} goes by the broker", True, _spent(then.publish(step))
 
     def _ends(self, world: World, me: Delivery) -> Iterator[Next]:
         yield f"t{me.task} ends", False, world.ends(me.task).become(me, "done")
@@ -383,6 +400,21 @@ class Explorer:
 
     # What must hold.
 
+    def _check_chain(self, before: int, after: int, chosen: set[str]) -> None:
+        """Check that none of those *chosen* comes between two steps of a chain.
+
+        But for whose turn had come before, as the lease of the first step had ended; and for who
+        lost a run, and came to the head after the step, if the first step was killed.
+        """
+        state = self.keys.states[before]
+        may = {task for task, _ in state.lost} | {h.task for h in state.holders}
+        may |= {g.task for g in state.grants}
+        for task, spec in enumerate(self.config.tasks):
+            step = f"t{spec.retries_as}"
+            waits = spec.chains and all(_waits(self.keys.states[n], step) for n in (before, after))
+            own = chosen <= may | {f"t{task}", step}
+            require(own or not waits, "S10 nobody comes between two steps of a chain", state)
+
     def check(self, world: World) -> None:
         state = self.keys.states[world.key]
         held = {(h.task, h.nonce) for h in state.holders if h.expires > NOW}
@@ -409,6 +441,13 @@ class Explorer:
         return not (
             busy or world.broker or world.deliveries or world.unpublished or self._owed(world)
         )
+
+
+def _waits(state: KeyState, task: str) -> bool:
+    """Whether the message of *task* is in the store, and is to run."""
+    stored = {w.task for w in state.waiting if w.parked}
+    stored |= {g.task for g in state.grants if g.parked and g.ending is None}
+    return task in stored - {h.task for h in state.holders}
 
 
 def _spent(world: World) -> World:

@@ -192,7 +192,7 @@ def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
     own = [h for h in step.state.holders if h.owner == claim.owner]
     runs = isinstance(step.verdict, Run)
     require(not runs or len(own) == 1, "R who is told to run holds the key", step)
-    queues = claim.wait in (WaitMode.QUEUE, WaitMode.ENQUEUE)
+    queues = claim.wait is WaitMode.QUEUE or claim.enqueues
     refused = isinstance(step.verdict, Same) or (
         isinstance(step.verdict, Busy) and not step.verdict.full
     )
@@ -209,7 +209,7 @@ def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
 def _check_begins(before: KeyState, claim: Claim, step: Step[Any]) -> None:
     """Check that a body may begin: nobody runs beside it who must not, and nobody came before."""
     live = [h for h in before.holders if h.expires > NOW]
-    require(claim.wait is not WaitMode.ENQUEUE, "Q who publishes does not run", step)
+    require(not claim.enqueues, "Q who publishes does not run", step)
     require(claim.task not in before.done, "S3 no body starts after done", step)
     free = replace(
         before,

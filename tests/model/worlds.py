@@ -13,6 +13,7 @@ KEEP, ORDERED, REVOKED = Task(keep=True), Task(ordered=True), Task(revocable=Tru
 FULL, REPLACES = Task(max_waiting=1), Task(max_waiting=1, replaces=True, gives_up=True)
 NEWEST = Task(max_waiting=1, replaces=True, newest=True)
 RETRIES = Task(retries_as=2, reserves=True)
+CHAINS = replace(RETRIES, chains=True)
 PLACE_READ, PLACE_TWO = replace(PLACE, mode=Mode.SHARED), replace(PLACE, limit=2)
 SHRINKS = replace(TWO, becomes=QUEUE)
 UNPARKS, PARKS = Task(becomes=PLACE), replace(PLACE, becomes=QUEUE)
@@ -35,6 +36,7 @@ PAIRS: dict[str, tuple[Task, ...]] = {
     "kept": (KEEP, KEEP),
     "published in order": (ORDERED, ORDERED),
     "a retry, and another": (Task(retries_as=1, reserves=True), QUEUE),
+    "a chain": (replace(CHAINS, retries_as=1), QUEUE),
     "revoked": (REVOKED, QUEUE),
 }
 TRIPLES: dict[str, tuple[Task, ...]] = {
@@ -47,6 +49,8 @@ TRIPLES: dict[str, tuple[Task, ...]] = {
     "a retry, and two others": (Task(retries_as=2), QUEUE, QUEUE),
     "a retry with a place": (replace(PLACE, retries_as=2), PLACE, PLACE),
     "a key that is reserved": (RETRIES, QUEUE, PLACE),
+    "a chain, and another": (CHAINS, QUEUE, QUEUE),
+    "a chain of places, and others": (replace(CHAINS, wait=WaitMode.PLACE), PLACE, SKIP),
     "two of three give up": (QUEUE, LATE, LATE),
     "of three one may wait": (FULL,) * 3,
     "the newest of three replaces": (REPLACES,) * 3,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Busy, Drop, Ending, Left, Outcome, Park, Reason
+from celery_dlock.core.state import (
+    WINDOW,
+    Busy,
+    Drop,
+    Ending,
+    Left,
+    Outcome,
+    Park,
+    Reason,
+    WaitMode,
+)
 from celery_dlock.stores.base import Reply, Wake
 from celery_dlock.testing.contract.words import ANY_BYTES, ENQUEUE, PLACE, QUEUE, SHARED
 from tests.contract.key import (
@@ -17,6 +27,8 @@ from tests.contract.key import (
     KeyTests,
     message_of,
 )
+
+HEAD = WaitMode.HEAD
 
 
 class QueueingTests(KeyTests):
@@ -215,6 +227,61 @@ class Publishing(KeyTests):
         key.passes(60)
 
         assert key.sweep().wakes == (Wake("key", "b", message_of("b"), Ending.TIMED_OUT),)
+
+    @pytest.mark.parametrize("others", [1, 2 * WINDOW], ids=["one waits", "many wait"])
+    def test_a_message_at_the_head_is_next(self, key: Key, others: int) -> None:
+        key.runs("a")
+        key.parks(*(f"task {n}" for n in range(others)))
+        assert key.parks("c", wait=HEAD, ordered=True, max_waiting=1) == []
+        assert key.refuses("d").parked == others + 1
+
+        assert key.leaves("a") == ["c"]
+
+        key.runs("c", wait=QUEUE)
+        assert key.leaves("c") == ["task 0"]
+
+    def test_a_lease_that_ends_wakes_the_head(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b")
+        key.parks("c", wait=HEAD, ordered=True)
+
+        assert key.sweeps_in(10) == ["c"]
+
+    def test_a_message_waits_once_where_it_came_first(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b", "c")
+
+        assert key.asks("c", "p", wait=HEAD) == Drop(Reason.WAITING)
+
+        assert key.waiting == ["b", "c"]
+
+    def test_a_place_goes_to_the_head(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b")
+        key.refuses("c", wait=PLACE)
+        arrived = key.backend.peek("key").waiting[1].arrived
+
+        assert key.parks("c", wait=HEAD) == []
+
+        assert key.waiting == ["c", "b"]
+        assert key.backend.peek("key").waiting[0].arrived == arrived
+
+    def test_what_runs_has_a_shadow_and_what_is_done_is_none(self, key: Key) -> None:
+        key.runs("a", wait=QUEUE)
+        assert key.parks("a", wait=HEAD, nonce="p") == []
+        key.leaves("a")
+
+        assert key.asks("a", "p", wait=HEAD) == Drop(Reason.DONE)
+
+    def test_a_successor_at_the_head_comes_before_who_had_started(self, key: Key) -> None:
+        key.runs("b")
+        key.leaves("b", ABANDONED)
+        key.runs("a")
+        key.parks("c", wait=HEAD, ordered=True)
+        key.parks("b")
+        assert key.waiting == ["b", "c"]
+
+        assert key.leaves("a", successor="c") == ["c"]
 
 
 class Places(KeyTests):
