@@ -45,8 +45,8 @@ from celery_dlock.ops.overview import (
     OnHold,
     QueueEntry,
     as_stored,
-    brokers_of_heads,
     messages_of,
+    messages_of_heads,
 )
 from celery_dlock.ops.unique import ALL_CLAIMS, Living, living
 from celery_dlock.ops.urgent import Selection, most_urgent
@@ -85,10 +85,10 @@ def ls(
     selection = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
     most = ALL_CLAIMS if all_ else limit
     unique = [] if waiting else living(runtime(app).existing_store(), most, match=match)
-    brokers = brokers_of_heads(app, selection.lines)
+    heads = messages_of_heads(app, selection.lines)
     if for_programs:
         plain_keys = [
-            {**plain_line(line, selection.now), "broker": brokers.get(line.key)}
+            {**plain_line(line, selection.now), **_plain_message(heads.get(line.key))}
             for line in selection.lines
         ]
         plain_unique = list(map(asdict, unique))
@@ -100,8 +100,12 @@ def ls(
         click.echo(f"{which} is waited for" if waiting else f"{which} is held or waited for")
     else:
         put(ctx, _lines_table(selection))
-    for key, broker in brokers.items():
-        click.echo(f"{shown(key)}: the next task belongs to the broker {shown(broker)}", err=True)
+    for key, message in heads.items():
+        if message.of_chain:
+            click.echo(f"{shown(key)}: {shown(message.sentence)}", err=True)
+        if broker := message.broker:
+            sentence = f"the next task belongs to the broker {shown(broker)}"
+            click.echo(f"{shown(key)}: {sentence}", err=True)
     if selection.counts.unreadable:
         click.echo(_unreadable(selection), err=True)
     if selection.counts.keys > len(selection.lines):
@@ -275,6 +279,8 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
             if entry.task in facts and (broker := facts[entry.task].broker):
                 sentence = f"{shown(entry.task_id)} belongs to the broker {shown(broker)}"
                 click.echo(sentence, err=True)
+            if entry.task in facts and facts[entry.task].of_chain:
+                click.echo(shown(facts[entry.task].sentence), err=True)
         if details.behind:
             click.echo(f"{len(details.queue)} of {total}{more}: --limit shows more", err=True)
     else:
@@ -283,8 +289,13 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
 
 
 def _plain_entry(entry: QueueEntry, facts: MessageFacts | None) -> dict[str, Any]:
+    name = facts.name if facts else ""
+    return {**asdict(entry), "name": name or None, **_plain_message(facts)}
+
+
+def _plain_message(facts: MessageFacts | None) -> dict[str, Any]:
     message = facts or MessageFacts()
-    return {**asdict(entry), "name": message.name or None, "broker": message.broker or None}
+    return {"broker": message.broker or None, "of_chain": message.of_chain or None}
 
 
 def _name(entry: QueueEntry, facts: Mapping[str, MessageFacts]) -> str | Text:

@@ -17,7 +17,7 @@ from celery_dlock.contention import Queueing
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
-from celery_dlock.messages.headers import STEP, History, identity
+from celery_dlock.messages.headers import History, chain_of, identity
 
 logger = logging.getLogger("celery_dlock")
 
@@ -72,9 +72,8 @@ def enqueued(access: Access, queueing: Queueing, key: str, attempt: str, name: s
 
 def has_keys_kept(task: Any, headers: Mapping[str, Any]) -> bool:
     """Whether keys may be kept for what has these *headers*: a retry, or the next of a chain."""
-    step = headers.get(STEP)
     is_retry = bool(task.lock_definition.reserve and headers.get("retries"))
-    return is_retry or (isinstance(step, dict) and bool(step.get("next")))
+    return is_retry or bool(chain_of(headers))
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:

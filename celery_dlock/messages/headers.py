@@ -97,6 +97,12 @@ def next_in_chain(request: Context) -> str | None:
     return task_id if isinstance(task_id, str) else None
 
 
+def chain_of(headers: Mapping[str, Any]) -> str:
+    """The task that keeps its keys for the message with *headers*, its next step; empty if none."""
+    step = headers.get(STEP)
+    return str(step.get("after")) if isinstance(step, dict) and step.get("next") else ""
+
+
 def predecessor(request: Context) -> str:
     """The id of the task after whose body that of *request* was published; empty if after none.
 

@@ -61,9 +61,11 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
         if line.woken or line.reserved or line.waiting:
             waiting = near.queue
         sentences += _of_line(line, waiting, clock)
+        messages = messages_of(app, key, waiting)
+        sentences += [facts.sentence for facts in messages.values() if facts.sentence]
         sentences += [
             f"{task_id_of(task)} belongs to another broker, {facts.broker}"
-            for task, facts in messages_of(app, key, waiting).items()
+            for task, facts in messages.items()
             if facts.broker
         ]
         unique = living(runtime(app).existing_store(), key=key)

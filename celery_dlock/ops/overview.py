@@ -34,6 +34,7 @@ from celery_dlock.core.state import (
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.messages.headers import chain_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend, live
 from celery_dlock.stores.unreadable import KeysUnavailable, UnreadableKey, is_text
@@ -458,10 +459,19 @@ def other_broker(app: Any, key: str, task: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """The name of its task, and its broker, which is empty for ours; both are if not known."""
+    """The name of its task, and its broker, which is empty for ours; both are if not known.
+
+    If the key is kept for it as the next step of a chain, it is ``of_chain`` of that task id.
+    """
 
     name: str = ""
     broker: str = ""
+    of_chain: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """For people, of the next step of a chain; empty for others."""
+        return f"next: {self.name}, of the chain of {self.of_chain}" if self.of_chain else ""
 
 
 def _about(app: Any, key: str, task: str) -> MessageFacts:
@@ -473,14 +483,13 @@ def _about(app: Any, key: str, task: str) -> MessageFacts:
         return MessageFacts()
     name = entry.headers.get("task")
     broker = "" if entry.broker == locks.wake.broker else entry.broker
-    return MessageFacts(name if isinstance(name, str) else "", broker)
+    return MessageFacts(name if isinstance(name, str) else "", broker, chain_of(entry.headers))
 
 
-def brokers_of_heads(app: Any, lines: Iterable[Line]) -> Mapping[str, str]:
-    """The other broker of who comes next, by key, for the first of *lines* that nobody holds."""
+def messages_of_heads(app: Any, lines: Iterable[Line]) -> Mapping[str, MessageFacts]:
+    """The message of who comes next, by key, for the first of *lines* that nobody holds."""
     free = (line for line in lines if line.head and not line.holders)
-    messages = _messages(app, ((line.key, line.key, line.head) for line in free))
-    return {key: facts.broker for key, facts in messages.items() if facts.broker}
+    return _messages(app, ((line.key, line.key, line.head) for line in free))
 
 
 def messages_of(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, MessageFacts]:

@@ -162,7 +162,9 @@ def one_key(request: Request) -> Response:
         past = request.app.state.past.of_key(key, until)
     except (ValueError, OverflowError) as exc:
         raise HTTPException(400, "that is not a time") from exc
-    details = overview.KeyDetails.of(request.app.state.celery, key)
+    celery = request.app.state.celery
+    details = overview.KeyDetails.of(celery, key)
+    messages = overview.messages_of(celery, key, details.queue[:1])
     holding = {(holder.task_id, holder.token or None) for holder in details.line.holders}
     wanted_whole = request.query_params.get("all", "").split()
     return show(
@@ -171,6 +173,7 @@ def one_key(request: Request) -> Response:
         now=details.now,
         key=key,
         details=details,
+        next="".join(message.sentence for message in messages.values()),
         past=past,
         strip=Strip.of(past.holds, holding),
         few=FEW,

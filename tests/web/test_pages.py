@@ -28,6 +28,7 @@ from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.web.site import site
@@ -94,6 +95,17 @@ def test_what_opens_a_key_later_is_said_and_when(app: Celery, open_site: Open) -
     ):
         assert f"nobody: {words}" in said(open_site(), "/")
         assert words[0].upper() + words[1:] in said(client, f"/key?key={quote(key)}")
+
+
+def test_the_next_step_of_a_chain_is_named(app: Celery, open_site: Open) -> None:
+    backend, step = runtime(app).backend, {"id": "b", "after": "fetch-1", "next": True}
+    options = {"headers": {"id": "b", "task": "load", "dlock_step": step}}
+    message = ParkedMessage.of_publish("", "import:7", "b:0:0", [], options).encode({})
+    head = Claim("import:7", "b:0:0", "", ttl=0, wait=WaitMode.HEAD)
+    backend.enter(Claim("import:7", "fetch-1:0:0", "n", ttl=60 * SECOND))
+    backend.enter(head, message)
+
+    assert "next: load, of the chain of fetch-1" in said(open_site(), "/key?key=import%3A7")
 
 
 def test_unique_tasks_that_live_are_listed(app: Celery, open_site: Open) -> None:
