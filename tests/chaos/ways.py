@@ -35,7 +35,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "reserving": {"lock_on_contention": Queue(), "lock_reserve": "retry"},
     "cooling": {"lock_on_contention": Queue(), "lock_cooldown": COOLDOWN},
     "nested": {"lock_on_contention": Queue()},
-    "chained": {"lock_on_contention": Queue()},
+    "chained": {"lock_on_contention": Queue(), "lock_reserve": "chain"},
     "once": {"lock_on_contention": Queue(), "lock_unique": Unique(by="{key}")},
     "again": {"lock_on_contention": Queue(), "lock_unique": Unique("start", by="{key}")},
     "newest call": {"lock_unique": Unique(on_duplicate="newest")},

@@ -221,7 +221,8 @@ def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
     if replaces_running(options["lock_on_contention"]) or "all" in options.get("lock_parents", ()):
         return
     journal = Journal(folder / "journal")
-    of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown")  # which each key has of its own
+    # Each key has these of its own, or none.
+    of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown", "lock_reserve")
     given = {name: value for name, value in options.items() if name not in of_a_lock}
     given["lock_key"] = [Limit("all", ALL), Limit("tenant:{tenant}", EACH)]
 

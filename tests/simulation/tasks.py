@@ -36,8 +36,8 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.core.events import Event
-from celery_dlock.core.operations import Enter, Leave
-from celery_dlock.core.state import Mode, Outcome, Park, Run, task_id_of
+from celery_dlock.core.operations import Cancel, DeadLetter, Enter, Leave, Operation
+from celery_dlock.core.state import Left, Mode, Outcome, Park, Run, WaitMode, task_id_of
 from celery_dlock.errors import (
     BackendUnavailable,
     LockContended,
@@ -98,7 +98,7 @@ KINDS: Mapping[str, Kind] = {
         may_skip=True,
     ),
     "ordered": Kind({"lock_on_contention": Queue(ordered="publish", max_wait=None)}),
-    "reserves": Kind({"lock_on_contention": Queue(max_wait=None), "lock_reserve": "retry"}),
+    "reserves": Kind({"lock_on_contention": Queue(max_wait=None), "lock_reserve": "chain"}),
     "slotted": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
@@ -179,6 +179,9 @@ class Evidence:
     #: Tasks in the order in which their bodies have begun.
     began: dict[str, None] = field(default_factory=dict)
     requeued: set[str] = field(default_factory=set)
+    #: The next steps of chains at the head of a key; and by key, whose turn a release has kept.
+    heads: set[tuple[str, str]] = field(default_factory=set)
+    kept: dict[str, str] = field(default_factory=dict)
     #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
     #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
     ended: set[Any] = field(default_factory=set)
@@ -194,12 +197,31 @@ class Evidence:
 
     def heard(self, operation: object, verdict: object) -> None:
         """The store has done that."""
+        if isinstance(operation, Enter | Leave | Cancel | DeadLetter):
+            self._between(operation, verdict)
         if isinstance(operation, Enter) and isinstance(verdict, Run | Park):
             self.taken.add(operation.claim.task)
         if isinstance(operation, Leave) and operation.outcome is Outcome.DONE:
             task_id = task_id_of(operation.claim.task)
             if not self.has_ended(task_id):
                 self.unsaid.add(task_id)
+
+    def _between(self, operation: Operation[Any], verdict: object) -> None:
+        """Note who gets a key between two steps of a chain, after the first has released it."""
+        claim = operation.claim
+        key, task, next_one = claim.key, claim.task, self.kept.get(claim.key)
+        if claim.wait is WaitMode.HEAD:
+            if isinstance(verdict, Park):
+                self.heads.add((key, task))
+        elif task == next_one:
+            del self.kept[key]
+        elif next_one is not None and isinstance(verdict, Run):
+            self.wrong.append(f"between two steps of a chain on {key}: {task} before {next_one}")
+        elif (key, task) in self.heads:  # it has come, or is not to run
+            self.heads.discard((key, task))
+        if (key, claim.successor) in self.heads and isinstance(verdict, Left):
+            self.kept[key] = claim.successor
+            self.heads.discard((key, claim.successor))
 
     def crowded(self) -> None:
         """Note keys that more bodies trust to hold than may."""
