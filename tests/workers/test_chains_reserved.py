@@ -100,7 +100,7 @@ def nothing_is_kept(desk: Desk, *keys: str) -> bool:
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("policy", EVERY_POLICY, ids=repr)
-def test_nobody_comes_between_whatever_the_policy(
+def test_nobody_comes_between_two_steps_whatever_the_policy(
     desk: Desk, step: Step, before_the_release: Any, policy: Any
 ) -> None:
     # Given strangers that ask before a step has left, and between two steps
