@@ -198,6 +198,11 @@ HELD_UP: tuple[Sequence[str], Sequence[Kind]] = (
     (*RARE, *RARE, "limits"),
     (Kind.HOLD, Kind.HOLD, Kind.KILL_WORKER, Kind.STORE_AWAY),
 )
+#: Chains that keep their key, among strangers. As many plans have it.
+CHAINED: tuple[Sequence[str], Sequence[Kind]] = (
+    ("reserves", "reserves", "reserves", "queued", "rescheduled", "skips"),
+    (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.STORE_LOSES, Kind.COPY, Kind.REVOKE),
+)
 
 
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
@@ -209,6 +214,8 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
     theme = chance.choice(THEMES) if has_theme else None
     if rare.random() < 0.05:
         theme = HELD_UP
+    elif rare.random() < 0.05:
+        theme = CHAINED
     if theme is not None:
         its, strikers = theme
         struck = list(strikers)
@@ -218,6 +225,7 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
     keys = random.choice(("a", "a", "ab"))
     expiries = random.choice(((None,), (None,), (None, 1.0, 30.0)))
     canvases = random.choice((*[(Canvas.ALONE,)] * 3, tuple(Canvas)))
+    canvases = (Canvas.CHAIN, Canvas.ALONE) if theme is CHAINED else canvases
     endings = random.choice(
         (
             (Ending.OK,),
