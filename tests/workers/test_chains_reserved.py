@@ -168,15 +168,20 @@ def test_who_lost_a_run_and_stands_first_does_not_come_between(
 def test_a_process_that_ends_before_the_release_leaves_the_key_to_the_next_step(
     desk: Desk, clock: ManualClock, step: Step, late: bool
 ) -> None:
-    # Given a first step whose process is killed after its next one was published
+    # Given a first step whose process is killed after its next one was published, and a stranger
+    # that has waited for longer
     stranger = step("stranger", on_contention="queue", reserve=None)
-    fetch, load = step("fetch", acks_late=late), step("load")
+
+    def stranger_waits(_: LockedTask) -> None:
+        if desk.ran == ["fetch"]:
+            stranger.delay("42")
+            desk.deliver()
+
+    fetch, load = step("fetch", during=stranger_waits, acks_late=late), step("load")
     chain(fetch.si("42"), load.si("42")).delay()
     desk.patch.setattr(runtime(desk.app).manager, "release", lambda *args: True)
     message = desk.deliver()
     desk.patch.undo()
-    stranger.delay("42")
-    desk.deliver()
 
     desk.passes(31)
     if late:  # the broker delivers it again
