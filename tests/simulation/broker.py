@@ -175,6 +175,7 @@ class Connection:
     transport = SimpleNamespace(driver_type="amqp")
     recoverable_connection_errors = connection_errors = (OSError,)
     channel_errors = ()
+    declared_entities: frozenset[int] = frozenset()
 
     @property
     def default_channel(self) -> Declares:
