@@ -92,8 +92,10 @@ def step_of(task_id: str | None, options: Mapping[str, Any], ended: str | None) 
 
 def next_in_chain(request: Context) -> str | None:
     """The id of the task that Celery publishes next for the chain of *request*, if there is one."""
-    options = request.chain[-1].get("options") if request.chain else None
-    task_id = (options or {}).get("task_id")
+    rest = request.chain
+    step = rest[-1] if isinstance(rest, list) and rest else None
+    options = step.get("options") if isinstance(step, dict) else None
+    task_id = options.get("task_id") if isinstance(options, dict) else None
     return task_id if isinstance(task_id, str) else None
 
 

@@ -26,6 +26,7 @@ from celery_dlock import (
 from celery_dlock.core.events import Acquired, Deduplicated, TooLarge
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Grant, Outcome
+from celery_dlock.messages.headers import next_in_chain
 from celery_dlock.publishing import outbox
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
@@ -441,6 +442,19 @@ def test_a_lease_that_was_lost_keeps_nothing(
 
     assert desk.ran == ["fetch", "load"]
     assert nothing_is_kept(desk)
+
+
+@pytest.mark.parametrize("rest", [[5], [{"options": 5}], {"a": 1}, [{"options": {"task_id": 5}}]])
+def test_a_chain_that_makes_no_sense_fails_no_body(desk: Desk, step: Step, rest: Any) -> None:
+    def spoil(task: LockedTask) -> None:
+        task.request.chain = rest
+        assert next_in_chain(task.request) is None
+        task.request.chain = None
+
+    result = step("fetch", during=spoil).delay("42")
+    desk.deliver()
+
+    assert result.state == "SUCCESS"
 
 
 # How it ends.
