@@ -37,7 +37,7 @@ class Check(StrEnum):
     OVERLAP = "no two live holders"
     TOKENS = "tokens grow"
     ORDER = "first come, first woken"
-    RESERVED = "a key is kept for a retry"
+    RESERVED = "a key is kept for a retry, and for the next of a chain"
     EARLY = "what follows comes after"
     COOLED = "a key cools down"
     REPEATED = "what is finished does not run again"

@@ -350,6 +350,27 @@ def test_who_comes_before_a_retry_is_seen(struck: list[Kind], found: list[Check]
     )
 
 
+@pytest.mark.parametrize(("struck", "found"), [([], [Check.RESERVED]), ([Kind.KILL_CHILD], [])])
+def test_who_comes_before_the_next_of_a_chain_is_seen(
+    struck: list[Kind], found: list[Check]
+) -> None:
+    (key,) = FEATURES["chain"]
+    first, other = Sent("a", key, (), 0.0, 0.1), Sent("b", key, (), 0.2, 0.3)
+    runs = [*seen("a", 1, 1.0, 1.2), *seen("b", 2, 1.3, 1.5), *seen("c", 3, 1.6, 1.7)]
+    assert (
+        checks(
+            sent=[first, other, Sent("c", key, (), 0.0, follows=first)],
+            effects=[
+                replace(effect(task, token), key=key.name)
+                for task, token in [("a", 1), ("b", 2), ("c", 3)]
+            ],
+            seen=[replace(each, key=key.name, ending=True) for each in runs],
+            struck=[Struck(kind, 1.25, 1.26) for kind in struck],
+        )
+        == found
+    )
+
+
 @pytest.mark.parametrize(("answered", "found"), [(1.3, [Check.REPEATED]), (None, [])])
 def test_a_release_that_the_store_did_not_answer_may_be_one_of_which_it_never_heard(
     answered: float | None, found: list[Check]

@@ -94,19 +94,26 @@ def run_again(runs: Sequence[Run], struck: Sequence[Struck], ttl: float) -> Iter
 def came_between(
     sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck]
 ) -> Iterator[str]:
-    """Each run on a key that a task keeps for its retry, before that has begun."""
+    """Each run on a key that a task keeps for its retry, or the next of its chain, before that."""
     enders = [each for each in struck if each.kind not in SPARE_BODIES]
-    for name in {each.key.name for each in sent if each.key.reserves}:
+    follows = {each.id: each.follows.id for each in sent if each.follows and each.key.chained}
+    for name in {each.key.name for each in sent if each.key.reserves or each.key.chained}:
         retried: dict[tuple[str, int], Run] = {}
+        latest: dict[str, Run] = {}
         of_key = [run for run in runs if run.key == name and run.live]
         for run in of_key:
-            before = retried.get((run.task, run.attempt - 1))
-            retried[run.task, run.attempt] = run
+            before = retried.get((run.task, run.attempt - 1)) or latest.get(
+                follows.get(run.task, "")
+            )
+            retried[run.task, run.attempt] = latest[run.task] = run
             if before is None or was_struck(enders, before.first, run.first):
                 continue
             for other in of_key:
-                if other.task != run.task and before.last < other.first < run.first:
-                    yield f"{other} came between {before} and its retry"
+                if other.task not in (run.task, before.task) and (
+                    before.last < other.first < run.first
+                ):
+                    what = "its retry" if run.task == before.task else "the next of its chain"
+                    yield f"{other} came between {before} and {what}"
 
 
 def came_early(sent: Sequence[Sent], runs: Sequence[Run]) -> Iterator[str]:
