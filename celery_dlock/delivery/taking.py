@@ -300,11 +300,14 @@ def _ask(execution: Execution) -> Lease | Refused:
 def _looks_first(execution: Execution, queueing: Queueing) -> bool:
     """Whether to ask for the keys before queueing for them.
 
-    Most keys are free, and to write down the message takes longer than to ask. Where an order of
-    publishing was promised, or another delivery may know more of the task, it is one question.
+    Most keys are free, and to write down the message takes longer than to ask for one. Where an
+    order of publishing was promised, or another delivery may know more of the task, it is one
+    question.
     """
+    if asks_before_queueing(execution):
+        return True
     promised = queueing.keep or queueing.at_publish
-    return asks_before_queueing(execution) or (execution.is_first and not promised)
+    return execution.is_first and not promised and len(execution.keys.all) == 1
 
 
 def _newer_call(execution: Execution, key: str) -> Refused | None:

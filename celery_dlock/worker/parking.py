@@ -14,10 +14,10 @@ take: the policy is asked there, and no code of a project runs here.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -213,7 +213,7 @@ class Parking:
 
     def _to_pool(self, key: str, line: Line) -> None:
         first = line.held.popleft()
-        nonce = os.urandom(16).hex()
+        nonce = uuid.uuid4().hex
         setattr(first.message, _NONCE, nonce)
         line.asking.add(nonce)
         self._keys[nonce] = key

@@ -20,7 +20,7 @@ and the next one is woken.
 from __future__ import annotations
 
 import logging
-import os
+import uuid
 from typing import Any, cast
 
 from billiard.einfo import ExceptionWithTraceback
@@ -79,7 +79,7 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._delivery: dict[str, Any] = {"nonce": os.urandom(16).hex()}
+        self._delivery: dict[str, Any] = {"nonce": uuid.uuid4().hex}
         self._request_dict[DELIVERY] = self._delivery
         self.woken = False
         with _DELIVERY_GUARD:

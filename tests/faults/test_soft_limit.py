@@ -19,7 +19,7 @@ TTL = 120.0
 ENTER = "celery_dlock.stores.redis.store:RedisBackend.enter"
 LEAVE = "celery_dlock.stores.redis.store:RedisBackend.leave"
 RELEASE = "celery_dlock.locks.manager:LockManager.release"
-TAKE = "celery_dlock.tasks.task:take"
+TAKE = "celery_dlock.delivery.taking:take"
 
 
 @pytest.mark.parametrize(("when", "where"), [("after", ENTER), ("after", TAKE)])
