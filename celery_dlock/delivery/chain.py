@@ -56,7 +56,7 @@ def _next_step(
     except Exception:  # its worker says so
         return None
     held = execution.keys.access
-    common = [key for key, access in keys.access.items() if key in held]
+    common = [key for key in keys.access if key in held]
     common = [key for key in common if keys.access[key].mode is held[key].mode is Mode.EXCLUSIVE]
     alone = (key for key in common if keys.access[key].is_alone and held[key].is_alone)
     first = next(alone, None)

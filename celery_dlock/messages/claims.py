@@ -31,8 +31,8 @@ def claims_of(keys: Keys, terms: Mapping[str, Any]) -> tuple[Claim, ...]:
     own = [_held_as(keys, key, access, terms) for key, access in keys.access.items()]
     if not keys.parents:
         return tuple(own)
-    reads = {**terms, "mode": Mode.SHARED, "max_waiting": 0, "drop_oldest": False, "keep": False}
-    return (*own, *(Claim(key, **reads) for key in keys.parents))
+    reads: dict[str, Any] = {**terms, "max_waiting": 0, "drop_oldest": False, "keep": False}
+    return (*own, *(Claim(key, mode=Mode.SHARED, **reads) for key in keys.parents))
 
 
 def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> Claim:
