@@ -56,7 +56,7 @@ class UniqueRun:
     _waits_at: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.claims = UniqueClaims(self.runtime.backend)
+        self.claims = self.runtime.unique_claims
         self.stored = self.terms.stored
         self.owned = not (self.retried and self.terms.until == "start")
 
@@ -219,7 +219,7 @@ def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> N
     if terms is None:
         return
     process, task_id = runtime(app), storable(headers["id"])
-    claims = UniqueClaims(process.backend)
+    claims = process.unique_claims
     if began:
         _tell(process, terms, partial(claims.end, terms.name, task_id, terms.ttl, terms.stored))
     else:

@@ -194,14 +194,14 @@ class UniqueClaims:
             return not outcome.publish
 
         probable = self._counted.get(name, NOTHING)
-        stands, outcome = self._change(name, claim.task_id, rule, ttl, probable, counts)
+        stored, outcome = self._change(name, claim.task_id, rule, ttl, probable, counts)
         if outcome.publish:
             self._counted.pop(name, None)
         else:
             if len(self._counted) >= REMEMBERED:
                 self._counted.clear()
-            self._counted[name] = stands
-        return stands[0], outcome
+            self._counted[name] = stored
+        return stored[0], outcome
 
     def newest(
         self, name: str, claim: UniqueClaim, ttl: float, begun: bytes | None

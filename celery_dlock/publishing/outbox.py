@@ -31,7 +31,7 @@ from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, identity_in
 from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.runtime import Runtime, runtime
-from celery_dlock.stores.base import LockBackend, Reply
+from celery_dlock.stores.base import Reply
 
 logger = logging.getLogger("celery_dlock")
 
@@ -181,7 +181,7 @@ class Outbox:
             case Drop(reason=reason):
                 process.sinks.emit(Dropped(subject, claim.key, reason, is_repeated))
                 if reason is Reason.DONE:
-                    _end_unique_claim(process.backend, headers, claim.task)
+                    _end_unique_claim(process.unique_claims, headers, claim.task)
             case str(task):
                 process.sinks.emit(Debounced(subject, claim.key, task_id_of(task)))
             case _:  # no place there
@@ -274,13 +274,13 @@ def publish_asking(
     raise error
 
 
-def _end_unique_claim(store: LockBackend, headers: Mapping[str, Any], attempt: str) -> None:
+def _end_unique_claim(claims: UniqueClaims, headers: Mapping[str, Any], attempt: str) -> None:
     """What was published under the id of a finished task is not there to end its claim."""
     terms = UniqueTerms.read(headers)
     if terms is not None:
         with suppress(BackendUnavailable):  # then it is believed for a minute of calls
             task_id = task_id_of(attempt)
-            UniqueClaims(store).end(terms.name, task_id, terms.ttl, terms.stored, attempt)
+            claims.end(terms.name, task_id, terms.ttl, terms.stored, attempt)
 
 
 def _keeps_results(app: Celery) -> bool:

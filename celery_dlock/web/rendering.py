@@ -146,11 +146,6 @@ def due(instant: datetime, now: datetime) -> str:
     return f"in {span((instant - now).total_seconds())}" if instant > now else ago(instant, now)
 
 
-def left(instant: datetime, now: datetime) -> str:
-    """How long it is until *instant*, in words."""
-    return since(now, instant)
-
-
 def ago(instant: datetime, now: datetime) -> str:
     """How long *instant* is past, in words."""
     return f"{since(instant, now)} ago"
@@ -161,5 +156,5 @@ def since(instant: datetime, now: datetime) -> str:
     return span(max(0.0, (now - instant).total_seconds()))
 
 
-_FILTERS: tuple[Any, ...] = (anchor, pieces, short, span, ago, since, due, left)
+_FILTERS: tuple[Any, ...] = (anchor, pieces, short, span, ago, since, due)
 _templates.filters.update({filter_.__name__: filter_ for filter_ in _FILTERS})

@@ -19,6 +19,7 @@ from celery_dlock.runtime import forget, runtime
 from celery_dlock.settings import Settings
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.periodic import EndRevoked
+from celery_dlock.worker.request import LockedRequest
 from example_project.broker import transport_options
 from tests.services.brokers import kept_in_sqlite, over_folder
 from tests.services.desk import Desk, open_desk
@@ -54,6 +55,20 @@ def embedded(folder: Path) -> dict[str, Any]:
         "result_backend": f"file://{folder / 'results'}",
         "dlock_url": f"sqlite:///{folder / 'locks.db'}",
     }
+
+
+def received(desk: Desk, message: Message) -> LockedRequest:
+    """*message* in the hands of a worker."""
+    return LockedRequest(
+        message,
+        on_ack=message.ack_log_error,
+        on_reject=message.reject_log_error,
+        app=desk.app,
+        hostname="desk",
+        eventer=desk.eventer,
+        task=desk.app.tasks[message.headers["task"]],
+        connection_errors=(OSError,),
+    )
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ from celery_dlock.messages.headers import next_in_chain
 from celery_dlock.publishing import outbox
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
-from celery_dlock.worker.request import LockedRequest, dead_letter_unknown
+from celery_dlock.worker.request import dead_letter_unknown
 from tests.services.desk import Desk
 from tests.services.losing import lose
-from tests.workers.conftest import revoke
+from tests.workers.conftest import received, revoke
 
 pytestmark = pytest.mark.stores
 
@@ -255,20 +255,6 @@ def test_the_key_is_free_when_such_a_step_is_not_to_run(
         revoke(desk, request.id)
 
     assert nothing_is_kept(desk)
-
-
-def received(desk: Desk, message: Message) -> LockedRequest:
-    """*message* in the hands of a worker."""
-    return LockedRequest(
-        message,
-        on_ack=message.ack_log_error,
-        on_reject=message.reject_log_error,
-        app=desk.app,
-        hostname="desk",
-        eventer=desk.eventer,
-        task=desk.app.tasks[message.headers["task"]],
-        connection_errors=(OSError,),
-    )
 
 
 def test_a_store_that_is_unavailable_as_it_is_published_stops_no_chain(

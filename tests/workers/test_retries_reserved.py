@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from celery.utils.collections import LimitedSet
 from celery.worker import state as worker_state
-from kombu.message import Message
 
 from celery_dlock import FullJitter, LockedTask, Reschedule, Wait, lock
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
-from tests.workers.conftest import revoke
+from tests.workers.conftest import received, revoke
 
 pytestmark = pytest.mark.stores
 
@@ -165,20 +164,6 @@ def test_a_retry_that_comes_before_its_predecessor_has_left_does_not_queue_behin
     assert [grant.task.endswith(":1:0") for grant in desk.store.peek(KEY).grants] == [True]
     desk.deliver()
     assert desk.ran == [(1, 0), (1, 1)]
-
-
-def received(desk: Desk, message: Message) -> LockedRequest:
-    """A message that is due later, in the hands of a worker."""
-    return LockedRequest(
-        message,
-        on_ack=message.ack_log_error,
-        on_reject=message.reject_log_error,
-        app=desk.app,
-        hostname="desk",
-        eventer=desk.eventer,
-        task=desk.app.tasks["charge"],
-        connection_errors=(OSError,),
-    )
 
 
 @pytest.fixture
