@@ -29,7 +29,7 @@ from celery_dlock.beat.ticks import (
     ORIGIN,
     Tick,
     due_tick,
-    grid_of,
+    has_own_rules,
     local,
     next_due,
     now_is,
@@ -405,15 +405,16 @@ class FencedScheduler(ScheduleEntries):
     def _tick(self, entry: Any) -> Tick | None:
         """The tick that *entry* is due for, as it says itself; ``None`` where it is mistaken.
 
-        So is an interval whose clocks have just changed, for Celery before 5.7.
+        So is an interval whose clocks have just changed, for Celery before 5.7, and any schedule
+        if the clock is put back after it said so.
         """
         doubtful = self.doubtful.get(entry.name)
         if doubtful is not None:
             return Tick(doubtful, again=True)
-        now = now_of(entry.schedule)
-        tick = due_tick(entry.schedule, utc(entry.last_run_at), now)
-        if tick is None and grid_of(entry.schedule) is None:
-            return Tick(now)  # by rules of its own it is due at an instant that it never named
+        now, last = now_of(entry.schedule), utc(entry.last_run_at)
+        tick = due_tick(entry.schedule, last, now)
+        if tick is None and has_own_rules(entry.schedule, last, now):
+            return Tick(now)
         return tick
 
     def _claim(self, entry: Any) -> Tick | None:

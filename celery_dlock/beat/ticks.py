@@ -101,6 +101,14 @@ def _latest(schedule: Any, first: datetime, now: datetime) -> datetime:
     return first
 
 
+def has_own_rules(schedule: Any, last: datetime, now: datetime) -> bool:
+    """Whether by rules of its own it is due at *now*, an instant that it never named."""
+    if grid_of(schedule):
+        return False
+    with now_is(schedule, now):
+        return bool(schedule.is_due(local(schedule, last))[0])
+
+
 def local(schedule: Any, instant: datetime) -> datetime:
     """*instant* as *schedule* wants it: in its time zone, which older versions of Celery rely on.
 

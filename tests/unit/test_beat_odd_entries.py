@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from celery.schedules import BaseSchedule, schedstate, schedule
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from tests.beat.inside import at
 from tests.services.beats import Beats
@@ -101,3 +101,25 @@ def test_one_that_is_mistaken_about_being_due_keeps_no_other_waiting(make: Make)
 
         assert of.dues("early") == []
         assert of.dues("ten") == [at(10 * number) for number in range(1, 7)]
+
+
+def test_a_clock_put_back_while_it_is_asked_brings_no_tick_that_no_schedule_names(
+    make: Make,
+) -> None:
+    each_minute = crontab()
+    is_due = each_minute.is_due
+    put_back: list[float] = []
+
+    def is_due_as_the_clock_is_put_back(last_run_at: datetime) -> schedstate:
+        state = is_due(last_run_at)
+        if state.is_due and not put_back:
+            put_back.append(20)
+            of.advance(-20)
+        return state
+
+    each_minute.is_due = is_due_as_the_clock_is_put_back
+    with make({"each minute": each_minute}) as of:
+        run(of, until=185)
+
+        assert put_back
+        assert of.dues("each minute") == [at(60), at(120), at(180)]
