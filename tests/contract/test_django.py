@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -275,20 +276,26 @@ class TestATestDatabase:
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_worker_runs_the_tasks_of_a_project_with_nothing_but_its_database(
-    pool: str, url: str, alias: str
+    pool: str, url: str, alias: str, tmp_path: Path
 ) -> None:
     with connections[alias].cursor() as cursor:
         cursor.execute("CREATE TABLE charge (token BIGINT, began BOOLEAN)")
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", f"{SHOP}.app", "worker", "-P", pool, "-c", "3"],
-        env=environment(url),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    log = tmp_path / "worker.log"
+    options = ["-P", pool, "-c", "3", "-l", "INFO"]
+    with log.open("w") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", f"{SHOP}.app", "worker", *options],
+            env=environment(url),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     try:
         publish = f"from {SHOP}.app import charge; [charge.delay(42) for _ in range(4)]"
         subprocess.run([sys.executable, "-c", publish], env=environment(url), check=True)
-        until("all are charged", lambda: query(alias, "SELECT count(*) FROM charge") == 8)
+        until(
+            lambda: f"all are charged:\n{log.read_text()}",
+            lambda: query(alias, "SELECT count(*) FROM charge") == 8,
+        )
     finally:
         worker.terminate()
         worker.wait(60)

@@ -14,6 +14,7 @@ from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.faults import kill, struck
 from tests.services.lab import Lab
 from tests.services.publisher import publishing
+from tests.services.redelivery import deliver_again, not_finished
 from tests.services.redis import RedisServer
 from tests.services.until import until
 
@@ -103,3 +104,22 @@ def test_a_publisher_is_killed_between_taking_its_place_and_calling(
         all_have_left(lab, "42")
         until("nothing is left", lambda: at_the_broker(lab) == 0 and not peek(lab).grants)
     assert [entry["number"] for entry in lab.journal.read("start")] == [1, 3]
+
+
+def test_what_redis_has_handed_to_a_worker_that_dies_is_woken_again_from_the_store(
+    make_lab: MakeLab,
+) -> None:
+    # kombu takes a message off its list before it notes that it has it (its issue 305)
+    lab = make_lab(lock=LOCK, faults=[kill("before", "kombu.transport.redis:QoS.append")])
+    with lab.worker(concurrency=1) as worker:
+        result = lab.app.tasks["apply"].delay("42", 1)
+        worker.ended()
+        # Given a broker that knows nothing of it any more
+        assert struck(lab.folder)
+        assert deliver_again(lab.app) == 0
+        assert not_finished(lab.app) == (0, 0)
+        # Then another worker runs it, once
+        worker.start()
+        assert result.get(timeout=60) == 1
+        all_have_left(lab, "42")
+    assert len(lab.journal.read("start")) == 1
