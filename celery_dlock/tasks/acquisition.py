@@ -16,10 +16,16 @@ from typing import Any
 
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.backoff import pauses
-from celery_dlock.core.events import Contended, Subject, TimedOut
+from celery_dlock.core.events import Contended, StaleRejected, Subject, TimedOut, Unavailable
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.state import Claim, Mode, WaitMode, task_id_of
-from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, LockTimeout
+from celery_dlock.errors import (
+    BackendUnavailable,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
 from celery_dlock.locks import lock_order
 from celery_dlock.locks.current import held_term
 from celery_dlock.locks.hold import Hold, Strike
@@ -94,8 +100,9 @@ class Acquisition:
         hold = self.hold
         try:
             answer = hold.ask(self.claims, self.max_hold or self.runtime.settings.max_hold)
-        except BackendUnavailable:
+        except BackendUnavailable as exc:
             hold.owe(())  # taken back as far as it goes; to wait for it again helps nobody
+            hold.emit(Unavailable(hold.subject, str(exc)))
             raise
         waited = time.monotonic() - self._since
         if isinstance(answer, Lease):
@@ -119,6 +126,10 @@ class Acquisition:
         terms = [*self.outer_terms.values(), *self._terms]
         terms.sort(key=lambda term: term.claim.order)
         return self.runtime.manager.lease(terms, self.parents)
+
+    def tell_refused(self, error: StaleFencingToken) -> None:
+        """Tell that a late write has ended the block."""
+        self.hold.emit(StaleRejected(self.hold.subject, error.resource, error.mine))
 
     def check_outer(self, *, raises: bool) -> None:
         """Raise :exc:`LockLost` for a key that the code around the block has released meanwhile,

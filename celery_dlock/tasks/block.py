@@ -33,7 +33,7 @@ from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode, Outcome
 from celery_dlock.core.turns import drop_expired
-from celery_dlock.errors import ConfigurationError
+from celery_dlock.errors import ConfigurationError, StaleFencingToken
 from celery_dlock.locks.current import holding
 from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.acquisition import Acquisition
@@ -288,6 +288,9 @@ def locked_block(begin: Begin, *, current: bool = True, raises: bool = False) ->
             lease.check()  # the process may have been paused since it asked
             yield lease
             acquisition.check_outer(raises=raises)
+    except StaleFencingToken as error:
+        acquisition.tell_refused(error)
+        raise
     finally:
         try:
             acquisition.hold.give_back(Outcome.OVER)
@@ -322,6 +325,9 @@ async def _locked_async_block(app: Any, begin: Begin, *, raises: bool) -> AsyncI
         with holding(lease, acquisition.runtime.backend):
             yield lease
             acquisition.check_outer(raises=raises)
+    except StaleFencingToken as error:
+        acquisition.tell_refused(error)
+        raise
     finally:
         await calls.end(release)
     if raises and acquisition.hold.loss is not None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from celery_dlock import (
     BackendUnavailable,
     ConfigurationError,
+    Lease,
     LockContended,
     LockLost,
     LockTimeout,
     Queue,
+    StaleFencingToken,
     current_lease,
     lock,
 )
-from celery_dlock.core.events import Contended
+from celery_dlock.core.events import Contended, StaleRejected, Unavailable
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.stores.memory import MemoryBackend
@@ -196,6 +199,25 @@ def test_an_unavailable_store_is_waited_for_once_each_way(desk: Desk) -> None:
         pytest.fail("nobody knows")
 
     assert len(asked) == 2
+    assert [event.subject.task_name for event in desk.happened(Unavailable)] == ["lock()"]
+
+
+def test_a_late_write_that_ends_a_block_is_told(desk: Desk) -> None:
+    def write(lease: Lease) -> NoReturn:
+        raise StaleFencingToken("order:42", lease.fencing_token, lease.fencing_token + 1)
+
+    async def in_a_coroutine() -> None:
+        async with lock("k", app=desk.app) as lease:
+            write(lease)
+
+    with pytest.raises(StaleFencingToken) as plain, lock("k", app=desk.app) as lease:
+        write(lease)
+    with pytest.raises(StaleFencingToken) as awaited:
+        asyncio.run(in_a_coroutine())
+
+    refused = desk.happened(StaleRejected)
+    assert [event.mine for event in refused] == [plain.value.mine, awaited.value.mine]
+    assert {event.subject.task_name for event in refused} == {"lock()"}
 
 
 def test_without_app_it_is_the_current_ones() -> None:
