@@ -29,6 +29,7 @@ SETTINGS: dict[str, Any] = {
     "dlock_ttl": 3,  # for the demo: a key whose worker has died is free again soon; usual is 30
     "dlock_sinks": ["example_project.journal:note"],
     "task_acks_late": True,
+    "task_time_limit": 60,  # else a body that hangs keeps its key
     "task_ignore_result": True,
     "worker_prefetch_multiplier": 1,
     "worker_enable_remote_control": False,

@@ -26,6 +26,7 @@ SOUND: dict[str, Any] = {
     "task_acks_late": True,
     "task_reject_on_worker_lost": True,
     "worker_prefetch_multiplier": 1,
+    "task_time_limit": 60,
 }
 
 

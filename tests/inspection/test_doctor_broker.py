@@ -135,6 +135,9 @@ def test_servers_are_told_without_their_login() -> None:
     assert place_of("redis+cluster://shop:pw@a:1,[::1]:2/0?x=y") == "a:1,[::1]:2/0"
 
 
+UNLIMITED = {"task_time_limit": None}
+
+
 def visible(seconds: int) -> dict[str, Any]:
     return {"broker_transport_options": {"visibility_timeout": seconds}}
 
@@ -144,8 +147,8 @@ def visible(seconds: int) -> dict[str, Any]:
     ("task", "conf", "finding"),
     [
         ({"time_limit": 4000}, {}, {"broker-visibility-timeout": "weak"}),
-        ({"lock_max_hold": 4000}, {}, {"broker-visibility-timeout": "weak"}),
-        ({}, {"dlock_max_hold": 4000}, {"broker-visibility-timeout": "weak"}),
+        ({"lock_max_hold": 4000}, UNLIMITED, {"broker-visibility-timeout": "weak"}),
+        ({}, {**UNLIMITED, "dlock_max_hold": 4000}, {"broker-visibility-timeout": "weak"}),
         ({}, {"task_time_limit": 4000}, {"broker-visibility-timeout": "weak"}),
         ({"time_limit": 4000, "acks_late": False}, {}, {"tasks-acks-late": "weak"}),
         ({"default_retry_delay": 4000}, {}, {"broker-visibility-timeout": "weak"}),

@@ -51,6 +51,9 @@ def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
             {"tasks-prefetch": "weak"},
         ),
         (COMES_BACK, AHEAD, {}),
+        # A body that may hang
+        ({}, {"task_time_limit": None}, {"tasks-time-limit": "weak"}),
+        ({"lock_max_hold": 4000}, {"task_time_limit": None}, {}),
         # A skip that nobody is told of
         (SKIPS, {}, {"tasks-skip-unseen": "weak"}),
         ({**SKIPS, "ignore_result": True}, RESULTS, {"tasks-skip-unseen": "weak"}),

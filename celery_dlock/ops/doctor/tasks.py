@@ -123,6 +123,13 @@ CHECKS: Mapping[str, Check[Locked]] = {
         "again.",
         fix="task_reject_on_worker_lost = True, or on_contention=Queue(keep=True)",
     ),
+    "tasks-time-limit": Weak(
+        lambda task: not task.longest,
+        "it has no time limit, and no max_hold",
+        promise="A body that hangs holds its key for ever. With Redis or SQS as the broker, the "
+        "message of one that is acknowledged late comes again while it runs.",
+        fix="task_time_limit, or dlock_max_hold",
+    ),
     "tasks-prefetch": Weak(
         lambda task: task.waits and task.conf.worker_prefetch_multiplier != 1 and task,
         "worker_prefetch_multiplier = {0.conf.worker_prefetch_multiplier}",

@@ -14,11 +14,22 @@ from fastapi_shop.celery import app
 from fastapi_shop.web import web
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """With which idempotency keys the payment provider is asked."""
+    keys: list[str] = []
+
+    def ask_provider(order_id: int, idempotency_key: str) -> None:
+        keys.append(idempotency_key)
+
+    monkeypatch.setattr(tasks, "ask_provider", ask_provider)
+    return keys
+
+
 @pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def database(tmp_path: Path, asked: list[str]) -> Iterator[None]:
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     models.Transaction.configure(bind=engine)
-    monkeypatch.setattr(tasks, "ask_provider", lambda order_id: None)
     models.create_tables()
     yield
     engine.dispose()
@@ -36,9 +47,13 @@ def client(worker: InlineWorker) -> TestClient:
     return client
 
 
-def test_an_order_is_charged_once(client: TestClient, worker: InlineWorker) -> None:
+def test_an_order_is_charged_once(
+    client: TestClient, worker: InlineWorker, asked: list[str]
+) -> None:
     client.post("/orders/1/charge")
     assert worker.deliver() == worker.deliver() == "succeeded"
+    first, second = asked
+    assert first == second  # the provider charges once
     assert client.get("/orders/1").json() == {"id": 1, "amount": 10, "paid": 10}
 
 

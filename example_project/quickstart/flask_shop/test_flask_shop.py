@@ -14,8 +14,19 @@ from flask_shop.models import create_tables
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
-    monkeypatch.setattr(tasks, "ask_provider", lambda order_id: None)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """With which idempotency keys the payment provider is asked."""
+    keys: list[str] = []
+
+    def ask_provider(order_id: int, idempotency_key: str) -> None:
+        keys.append(idempotency_key)
+
+    monkeypatch.setattr(tasks, "ask_provider", ask_provider)
+    return keys
+
+
+@pytest.fixture
+def app(tmp_path: Path, asked: list[str]) -> Iterator[Flask]:
     app = create_app({"DATABASE": f"sqlite:///{tmp_path}/shop.db"})
     with app.app_context():
         create_tables()
@@ -35,9 +46,13 @@ def client(app: Flask, worker: InlineWorker) -> FlaskClient:
     return client
 
 
-def test_an_order_is_charged_once(client: FlaskClient, worker: InlineWorker) -> None:
+def test_an_order_is_charged_once(
+    client: FlaskClient, worker: InlineWorker, asked: list[str]
+) -> None:
     client.post("/orders/1/charge")
     assert worker.deliver() == worker.deliver() == "succeeded"
+    first, second = asked
+    assert first == second  # the provider charges once
     assert client.get("/orders/1").json == {"id": 1, "amount": 10, "paid": 10}
 
 

@@ -14,7 +14,7 @@ from orders.tasks import charge
 class Orders(TestCase):
     def setUp(self) -> None:
         self.worker = self.enterContext(inline_worker(app))
-        self.enterContext(patch("orders.tasks.ask_provider"))
+        self.provider = self.enterContext(patch("orders.tasks.ask_provider"))
         with self.captureOnCommitCallbacks(execute=True):
             self.order = self.client.post("/orders?amount=10").json()["id"]
 
@@ -22,6 +22,8 @@ class Orders(TestCase):
         self.client.post(f"/orders/{self.order}/charge")
         assert self.worker.deliver() == self.worker.deliver() == "succeeded"
         assert Order.objects.get(pk=self.order).paid == 10
+        first, second = self.provider.call_args_list
+        assert first == second  # by its idempotency key the provider charges once
 
     def test_an_order_that_is_taken_is_not_refunded(self) -> None:
         with held_by_another(f"order:{self.order}", app=app):

@@ -5,7 +5,7 @@ from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
 
-from celery_dlock import LockContended, fencing, lock
+from celery_dlock import BackendUnavailable, LockContended, fencing, lock
 from orders.models import Order
 from orders.tasks import charge
 
@@ -38,4 +38,6 @@ def refund(request: HttpRequest, order_id: int) -> JsonResponse:
             Order.objects.filter(pk=order_id).update(paid=0)
     except LockContended as taken:
         return JsonResponse({"error": str(taken), "holder": taken.holder}, status=409)
+    except BackendUnavailable:  # tasks need no such thing: they are rescheduled
+        return JsonResponse({"error": "try again later"}, status=503)
     return show(request, order_id)

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 
-from celery_dlock import LockContended, fencing, lock
+from celery_dlock import BackendUnavailable, LockContended, fencing, lock
 from fastapi_shop.celery import app
 from fastapi_shop.models import Order, Transaction
 from fastapi_shop.tasks import charge
@@ -58,3 +58,9 @@ def pay_back(order_id: int) -> None:
 async def is_taken(request: Request, taken: LockContended) -> JSONResponse:
     """The answer of every view whose lock another one has: who it is."""
     return JSONResponse({"error": str(taken), "holder": taken.holder}, status_code=409)
+
+
+@web.exception_handler(BackendUnavailable)
+async def is_away(request: Request, away: BackendUnavailable) -> JSONResponse:
+    """The answer while the lock store is down. Tasks need none: they are rescheduled."""
+    return JSONResponse({"error": "try again later"}, status_code=503)

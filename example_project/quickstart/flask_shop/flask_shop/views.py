@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Blueprint, abort, request
 
-from celery_dlock import LockContended, fencing, lock
+from celery_dlock import BackendUnavailable, LockContended, fencing, lock
 from flask_shop.models import Order, session
 from flask_shop.tasks import charge
 
@@ -36,12 +36,21 @@ def charge_again(order_id: int) -> tuple[dict[str, Any], int]:
 
 
 @orders.post("/<int:order_id>/refund")
-def refund(order_id: int) -> Any:
+def refund(order_id: int) -> dict[str, Any]:
     """Takes the lock of the order's tasks, or answers at once who has it."""
-    try:
-        with lock(f"order:{order_id}", timeout=0), session() as db, db.begin():
-            fencing.admit(db)
-            db.get_one(Order, order_id).paid = 0
-    except LockContended as taken:
-        return {"error": str(taken), "holder": taken.holder}, 409
+    with lock(f"order:{order_id}", timeout=0), session() as db, db.begin():
+        fencing.admit(db)
+        db.get_one(Order, order_id).paid = 0
     return show(order_id)
+
+
+@orders.errorhandler(LockContended)
+def is_taken(taken: LockContended) -> tuple[dict[str, Any], int]:
+    """The answer of every view whose lock another one has: who it is."""
+    return {"error": str(taken), "holder": taken.holder}, 409
+
+
+@orders.errorhandler(BackendUnavailable)
+def is_away(away: BackendUnavailable) -> tuple[dict[str, Any], int]:
+    """The answer while the lock store is down. Tasks need none: they are rescheduled."""
+    return {"error": "try again later"}, 503
