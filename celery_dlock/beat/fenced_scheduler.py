@@ -179,7 +179,7 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
             return last
         first = next_due(entry.schedule, last)
         if first is not None and first <= since:
-            self.tell_missed(entry, first, since)
+            self.tell_missed(entry, first, next_due(entry.schedule, since) or since + _MOMENT)
         return since
 
     def subject_of(self, entry: Any, due: datetime) -> Subject:
@@ -192,7 +192,7 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
         return instant.astimezone(self.app.timezone).isoformat()
 
     def tell_missed(self, entry: Any, first: datetime, until: datetime) -> None:
-        """The ticks of *entry* from *first* on and before *until* are left out."""
+        """The ticks of *entry* from *first* on and before *until* are missed."""
         subject = self.subject_of(entry, until)
         self.tell(TicksMissed(subject, self._text(first), self._text(until)))
 
@@ -434,7 +434,7 @@ class FencedScheduler(ScheduleEntries):
         return tick
 
     def _first_missed(self, entry: Any, tick: Tick) -> datetime | None:
-        """The first tick that is left out, of those after *entry* was read, if it is new."""
+        """The first missed tick, of those after *entry* was read, if it is new."""
         first, read_at = tick.first, self._read_at.pop(entry.name, None)
         if first is not None and read_at is not None and first <= read_at:
             first = next_due(entry.schedule, read_at)

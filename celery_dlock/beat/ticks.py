@@ -27,7 +27,7 @@ _IDS = UUID("6d3a4f0e-5a0c-5d0b-9b0e-2f1c8a7d4e21")
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What is to be sent for the instant *due*; *first* is the first that is left out before it.
+    """What is to be sent for the instant *due*; *first* is the first missed one before it.
 
     *again* says that the leader before may have sent it.
     """

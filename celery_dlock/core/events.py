@@ -284,7 +284,7 @@ class TickRepeated:
 
 @dataclass(frozen=True, slots=True)
 class TicksMissed:
-    """The ticks from ``first`` on and before ``until`` were overdue, and are left out."""
+    """The ticks from ``first`` on and before ``until`` are missed: overdue, and never sent."""
 
     subject: Subject
     first: str

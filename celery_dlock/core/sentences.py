@@ -151,6 +151,8 @@ _SENTENCES: Mapping[str, Callable[[Details], str]] = {
     "TickRepeated": lambda d: (
         f"sent the tick of {d.get('due')} again: a previous beat may have sent it or not"
     ),
-    "TicksMissed": lambda d: f"skipped the ticks from {d.get('first')} to {d.get('until')}",
+    "TicksMissed": lambda d: (
+        f"missed the ticks from {d.get('first')} on and before {d.get('until')}"
+    ),
     "Missing": lambda d: f"{count(int(d.get('events') or 0), 'event')} could not be stored",
 }

@@ -138,7 +138,7 @@ TICKS_REPEATED = Measure(
     MetricKind.COUNTER, "dlock_beat_repeated", "Ticks that may have been sent twice"
 )
 TICKS_MISSED = Measure(
-    MetricKind.COUNTER, "dlock_beat_missed", "Times that overdue ticks were skipped"
+    MetricKind.COUNTER, "dlock_beat_missed", "Times that ticks were missed: overdue, and never sent"
 )
 
 #: Of every lock; those of beat are of its entries.

@@ -1,4 +1,4 @@
-"""Was every tick run, once, or left out in a message? Asked of what was noted, at the end."""
+"""Was every tick run, once, or missed in a message? Asked of what was noted, at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services.campaign import Violation
 class Check(StrEnum):
     """What is promised."""
 
-    MISSING = "every tick is run, or a beat has said that it leaves it out for a later one"
+    MISSING = "every tick is run, or a beat has said that it was missed"
     TWICE = "a locked task runs once a tick"
     UNTOLD = "a plain task runs twice only when it was told"
     OFF = "nothing runs that was not due"
@@ -37,20 +37,20 @@ def violations(evidence: Evidence) -> list[Violation]:
 
 
 def missing(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
-    """The ticks that were neither run nor left out: the entry, and when it was due."""
+    """The ticks that were neither run nor said to be missed: the entry, and when it was due."""
     for entry in evidence.entries:
         runs = _runs(evidence, entry)
         first = min([evidence.since, *(_just_before(entry, due) for due in runs)])
         for due in due_instants(entry, first, evidence.until):
-            if _as_run(entry, due, runs) is None and not _left_out(evidence, entry, due):
+            if _as_run(entry, due, runs) is None and not _missed(evidence, entry, due):
                 yield entry.name, due
 
 
-def _left_out(evidence: Evidence, entry: Entry, due: datetime) -> bool:
+def _missed(evidence: Evidence, entry: Entry, due: datetime) -> bool:
     slack = SAME_SUN if entry.solar else timedelta(0)
     return any(
         first - slack <= due < until - slack
-        for name, first, until in evidence.left_out
+        for name, first, until in evidence.missed
         if name == entry.name
     )
 

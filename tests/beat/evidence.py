@@ -71,8 +71,8 @@ class Evidence:
     """All there is to judge by.
 
     Whatever falls due between *since* and *until* is to be sent. *repeated* are the ticks of which
-    a beat said that it sends them again, and *left_out* the entries with the first tick that it
-    said it leaves out, and the one before which it stops to.
+    a beat said that it sends them again, and *missed* the entries with the first tick that a beat
+    said was missed, and the first after it that was not.
     """
 
     entries: Sequence[Entry]
@@ -81,7 +81,7 @@ class Evidence:
     ran: Sequence[Ran]
     published: Sequence[Published] = ()
     repeated: Sequence[tuple[str, datetime]] = ()
-    left_out: Sequence[tuple[str, datetime, datetime]] = ()
+    missed: Sequence[tuple[str, datetime, datetime]] = ()
     terms: Sequence[Term] = ()
     stood: Sequence[Stood] = ()
     put_back: Sequence[PutBack] = ()
@@ -115,7 +115,7 @@ def repeats(journal: Journal) -> list[tuple[str, datetime]]:
 
 
 def gaps(journal: Journal) -> list[tuple[str, datetime, datetime]]:
-    """The ticks that were said to be left out."""
+    """The ticks that were said to be missed."""
     events = (each["told"] for each in journal.read("event", kind="TicksMissed"))
     return [
         (event["subject"]["label"], instant(event["first"]), instant(event["until"]))

@@ -61,15 +61,15 @@ def test_a_tick_that_did_not_run_is_missing(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", [LOCKED, PLAIN])
-def test_a_tick_that_was_said_to_be_left_out_is_not_missing(entry: Entry) -> None:
+def test_a_tick_that_was_said_to_be_missed_is_not_missing(entry: Entry) -> None:
     dues = [each.due for each in TICKS if each.entry == entry.name]
-    first, left_out = dues[0], (entry.name, dues[0], dues[1])
+    first, missed = dues[0], (entry.name, dues[0], dues[1])
     rest = [each for each in CLEAN.ran if (each.entry, each.due) != (entry.name, first)]
 
-    assert checks(ran=rest, left_out=[left_out]) == []
-    assert checks(ran=rest, left_out=[("another", *left_out[1:])]) == [Check.MISSING]
+    assert checks(ran=rest, missed=[missed]) == []
+    assert checks(ran=rest, missed=[("another", *missed[1:])]) == [Check.MISSING]
     without_both = [each for each in rest if (each.entry, each.due) != (entry.name, dues[1])]
-    assert checks(ran=without_both, left_out=[left_out]) == [Check.MISSING]
+    assert checks(ran=without_both, missed=[missed]) == [Check.MISSING]
 
 
 def test_an_entry_that_never_ran_is_missing() -> None:
@@ -98,8 +98,8 @@ def test_one_sunset_is_one_however_ephem_comes_to_it() -> None:
     assert checks(ran=[*CLEAN.ran, ran(later)]) == [Check.TWICE]
     others = [each for each in CLEAN.ran if each != ran(sent)]
     day = timedelta(days=1)
-    assert checks(ran=others, left_out=[(SUN.name, later.due, later.due + day)]) == []
-    assert checks(ran=others, left_out=[(SUN.name, later.due - day, later.due)]) == [Check.MISSING]
+    assert checks(ran=others, missed=[(SUN.name, later.due, later.due + day)]) == []
+    assert checks(ran=others, missed=[(SUN.name, later.due - day, later.due)]) == [Check.MISSING]
 
 
 def test_what_was_not_due_is_seen() -> None:

@@ -123,7 +123,7 @@ def test_a_row_of_the_settings_that_was_never_run_is_made_up_for(make: Make) -> 
         assert of.dues("daily") == [at(60)]
 
 
-def test_what_fell_due_while_nobody_led_stays_left_out(make: Make) -> None:
+def test_what_fell_due_while_nobody_led_stays_missed(make: Make) -> None:
     with make(dlock_beat_catch_up="none") as of:
         task(**every(60))
         of.tick(0)
@@ -136,7 +136,7 @@ def test_what_fell_due_while_nobody_led_stays_left_out(make: Make) -> None:
         of.tick(1)
 
         assert of.sent == []
-        assert of.missed() == [("pay", at(60).isoformat(), at(60).isoformat())]
+        assert of.missed() == [("pay", at(60).isoformat(), at(120).isoformat())]
 
 
 @pytest.mark.parametrize("loses", ["it is deposed", "it hands over"])

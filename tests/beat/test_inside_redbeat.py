@@ -151,7 +151,7 @@ def test_of_what_was_missed_only_what_was_claimed_is_sent(make: Make) -> None:
         of.tick(1)
 
         assert of.dues("ten") == [at(10), at(40)]
-        assert of.missed() == [("ten", at(20).isoformat(), at(30).isoformat())]
+        assert of.missed() == [("ten", at(20).isoformat(), at(40).isoformat())]
 
 
 def test_what_people_change_while_a_beat_leads(make: Make) -> None:

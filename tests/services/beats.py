@@ -126,7 +126,7 @@ class Beats:
         return Counter((entry, event.due) for entry, event in self.told(TickRepeated))
 
     def missed(self) -> list[tuple[str, str, str]]:
-        """The ticks that beats have said they leave out: entry, first and until."""
+        """The ticks that beats have said were missed: entry, first and until."""
         return [(entry, event.first, event.until) for entry, event in self.told(TicksMissed)]
 
     def dues(self, entry: str) -> list[datetime]:

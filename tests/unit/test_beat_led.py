@@ -152,8 +152,12 @@ def test_a_store_that_is_away_when_the_lead_is_taken_leaves_it_to_be_taken(
         assert of.leader() == 1
 
 
-@pytest.mark.parametrize(("catch_up", "sent"), [("once", [due(30)]), ("none", [])])
-def test_what_was_missed_while_nobody_led(make: Make, catch_up: str, sent: list[datetime]) -> None:
+@pytest.mark.parametrize(
+    ("catch_up", "sent", "until"), [("once", [due(30)], due(30)), ("none", [], due(40))]
+)
+def test_what_was_missed_while_nobody_led(
+    make: Make, catch_up: str, sent: list[datetime], until: datetime
+) -> None:
     with make(TEN, dlock_beat_catch_up=catch_up) as of:
         of.tick(0)
         of.die(0)
@@ -161,7 +165,7 @@ def test_what_was_missed_while_nobody_led(make: Make, catch_up: str, sent: list[
 
         of.tick(1)
         assert of.dues("ten") == sent
-        assert of.missed() == [("ten", due(10).isoformat(), due(30).isoformat())]
+        assert of.missed() == [("ten", due(10).isoformat(), until.isoformat())]
 
         of.advance(10)
         of.tick(1)

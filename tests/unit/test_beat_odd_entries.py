@@ -84,8 +84,8 @@ def test_it_goes_on_from_what_is_known(make: Make, caplog: pytest.LogCaptureFixt
         run(of, until=105)
 
         first, *rest = of.dues("odd")
-        ((_, left_out, until),) = of.missed()
-        assert (first, left_out, until) == (at(13), at(23).isoformat(), rest[0].isoformat())
+        ((_, missed, until),) = of.missed()
+        assert (first, missed, until) == (at(13), at(23).isoformat(), rest[0].isoformat())
         assert rest == [at(10 * number + 3) for number in range(11 - len(rest), 11)]
         assert of.dues("ten") == [at(10 * number) for number in range(1, 11)]
         assert len(complaints(caplog)) == 1

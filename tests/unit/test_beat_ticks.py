@@ -132,8 +132,8 @@ def test_of_several_ticks_the_latest_is_sent(every: Any, minutes: int) -> None:
     now = NOON + minutes * timedelta(minutes=1) + 5 * SECOND
     first, latest = NOON + timedelta(minutes=1), NOON + minutes * timedelta(minutes=1)
 
-    left_out = first if minutes > 1 else None
-    assert due_tick(every, NOON, now) == Tick(latest, left_out)
+    missed = first if minutes > 1 else None
+    assert due_tick(every, NOON, now) == Tick(latest, missed)
 
 
 def test_the_latest_of_a_rare_schedule_is_found_after_a_long_time() -> None:

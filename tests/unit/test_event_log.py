@@ -155,6 +155,17 @@ def test_code_outside_tasks_and_a_beat_are_no_tasks(caplog: pytest.LogCaptureFix
     ]
 
 
+def test_missed_ticks_are_an_entrys_and_end_before_the_one_that_is_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entry = events.Subject("id of the tick", "shop.report", "nightly")
+    log(events.TicksMissed(entry, "03:00", "05:00"))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Entry 'nightly' (shop.report) missed the ticks from 03:00 on and before 05:00"
+    )
+
+
 def test_a_holder_is_known_by_its_task_and_its_process() -> None:
     held = Holder("b:0:0", "n", Mode.EXCLUSIVE, 1, 0, 1, 0, 1, "shop.refund", "celery@one:12")
     assert held.who == BY
