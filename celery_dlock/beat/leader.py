@@ -7,6 +7,7 @@ due next.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -22,6 +23,8 @@ from celery_dlock.core.state import Claim, Holder, Outcome, WaitMode, task_id_of
 from celery_dlock.locks.hold import Hold
 from celery_dlock.runtime import runtime, this_process
 from celery_dlock.stores.base import LockBackend
+
+logger = logging.getLogger("celery_dlock")
 
 #: Seconds between two questions of a beat that stands by, and between two looks of one that leads.
 ASK = 1.0
@@ -69,6 +72,7 @@ class Leader:
         self._subject = Subject(self.who, LEAD, LEAD)
         self._hold: Hold | None = None
         self._unheard = False
+        self._follows: str | None = None
         self._rests_until = 0.0
 
     @property
@@ -101,9 +105,18 @@ class Leader:
         answer = self._hold.ask([claim])
         self._unheard = False
         if not isinstance(answer, Lease):
+            self._say_who_leads(answer.error.holder)
             return False
+        self._follows = None
         self._hold.taken(answer, took=0.0)
         return True
+
+    def _say_who_leads(self, leader: str | None) -> None:
+        """Log that this beat stands by, when it begins to and when another one leads."""
+        # Between two leaders there is none, and what this beat claimed in vain may be its own.
+        if leader not in (None, self.who, self._follows):
+            logger.info("beat: %s stands by, %s leads", self.who, leader)
+            self._follows = leader
 
     def check(self) -> None:
         """Raise :exc:`StepDown` or :exc:`NotNow` when this beat must not send anything."""

@@ -129,6 +129,28 @@ def test_an_unavailable_store_is_said_once(make: Make, caplog: pytest.LogCapture
     assert len(said) == 6
 
 
+def test_a_standby_says_who_leads_once_and_again_when_another_does(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with make(TEN) as of:
+        for _ in range(3):
+            of.tick_all()
+        of.beats[0].close()
+        for _ in range(3):
+            for number in (1, 2, 0):
+                of.tick(number)
+        zero, one, two = (beat._leader.who for beat in of.beats)
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if "stands by" in line] == [
+        f"beat: {one} stands by, {zero} leads",
+        f"beat: {two} stands by, {zero} leads",
+        f"beat: {two} stands by, {one} leads",
+        f"beat: {zero} stands by, {one} leads",
+    ]
+
+
 def test_it_wakes_every_second_whatever_is_due(make: Make) -> None:
     with make({"rare": 3600.0}) as of:
         for beat in of.beats:
