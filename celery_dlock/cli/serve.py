@@ -217,6 +217,8 @@ def registry_of_app(app: Any, *, gauges: bool, waits: bool) -> Any:
     def store_gauges() -> dict[str, float]:
         report = cached.get()
         values = {"store_up": float(report.up), "store_writable": float(report.writable)}
+        if report.beat_leads is not None:
+            values["beat_leads"] = float(report.beat_leads)
         if report.gauges is not None and report.age is not None:
             values |= {"reading_age": report.age, **asdict(report.gauges)}
         return values

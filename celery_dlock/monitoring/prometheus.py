@@ -163,11 +163,19 @@ STORE_GAUGES: Mapping[str, tuple[str, str]] = {
         "dlock_store_writable",
         "Whether the lock store takes writes, without which no task gets a lock",
     ),
+    "beat_leads": (
+        "dlock_beat_leads",
+        "Whether a beat leads, where beats have led before or the configuration names ours",
+    ),
     "reading_age": (
         "dlock_reading_age_seconds",
         "Seconds since the keys of the lock store were read, for the gauges below",
     ),
     "held_keys": ("dlock_held_keys", "Keys that are held"),
+    "oldest_hold": (
+        "dlock_oldest_hold_seconds",
+        "Seconds since the lock was taken that is held for longest, and not expired",
+    ),
     "waiting_keys": ("dlock_waiting_keys", "Keys with waiting tasks"),
     "waiting_tasks": (
         "dlock_waiting_tasks",
@@ -321,6 +329,15 @@ tally = Tally()
 
 class PrometheusSink:
     """Counts what happens; all sinks of a process count in the same metrics."""
+
+    def unseen(self) -> str:
+        """Why nobody can see what a process counts that serves no metrics itself."""
+        if folder() is None:
+            return f"{VARIABLE} is not set"
+        library = _values()
+        if library is not None and library.ValueClass is library.MutexValue:
+            return f"{VARIABLE} was set after prometheus_client was imported"
+        return ""
 
     @classmethod
     def from_app(cls, app: Any) -> Self:

@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from celery_dlock.errors import DLockError
+from celery_dlock.beat.leader import key_of
+from celery_dlock.errors import BackendUnavailable, DLockError
 from celery_dlock.locks.probe import NOBODYS, check_writes
-from celery_dlock.ops.overview import lines_in_use
+from celery_dlock.ops.overview import instant, lines_in_use, look, time_of
 from celery_dlock.ops.urgent import counted
 from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import NoteStore
 
 logger = logging.getLogger("celery_dlock")
 
@@ -29,12 +32,13 @@ READ_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """At one moment: keys that are held, keys and tasks that wait, and the longest wait in seconds
-    (0 if nobody waits); messages that have been woken in vain for long; keys that cannot be
-    read, and dead letters.
+    """At one moment: keys that are held, and for how many seconds the first (0 if none is); keys
+    and tasks that wait, and the longest wait (0 if nobody waits); messages that have been woken in
+    vain for long; keys that cannot be read, and dead letters.
     """
 
     held_keys: int
+    oldest_hold: float
     waiting_keys: int
     waiting_tasks: int
     oldest_wait: float
@@ -49,11 +53,17 @@ class Gauges:
         counts, lines = counted(backend, lines_in_use(backend))
         for line in lines:
             counts.add(line)
-        waits = 0.0
-        if counts.oldest is not None:
-            waits = max(0.0, (counts.now - counts.oldest).total_seconds())
+
+        def age(instant: datetime | None) -> float:
+            return max(0.0, (counts.now - (instant or counts.now)).total_seconds())
+
         return cls(
-            *(counts.held, counts.waited_for, counts.waiting, waits, counts.unanswered),
+            held_keys=counts.held,
+            oldest_hold=age(counts.oldest_hold),
+            waiting_keys=counts.waited_for,
+            waiting_tasks=counts.waiting,
+            oldest_wait=age(counts.oldest),
+            unanswered_messages=counts.unanswered,
             unreadable_keys=counts.unreadable,
             dead_messages=backend.count_dead(),
         )
@@ -63,12 +73,14 @@ class Gauges:
 class StoreReport:
     """Whether the store answers and takes writes now, and what was read of it last.
 
-    Of ``gauges`` that is as it was ``age`` seconds ago; both are ``None`` before the first reading
-    has ended.
+    ``beat_leads`` is ``None`` for an application whose beat is not led, and where that is unknown.
+    ``gauges`` is as it was ``age`` seconds ago; both are ``None`` before the first reading has
+    ended.
     """
 
     up: bool
     writable: bool
+    beat_leads: bool | None
     gauges: Gauges | None
     age: float | None
 
@@ -88,6 +100,7 @@ class CachedGauges:
         self._probe = _Background(self._probed)
         self._reading = _Background(self._read)
         self._up = self._writable = False
+        self._beat_leads: bool | None = None
         self._gauges: Gauges | None = None
         self._read_at = 0.0
 
@@ -95,23 +108,25 @@ class CachedGauges:
         """How the store is. Never raises for it."""
         with self._mutex:
             self._probe.run(PROBE_TIMEOUT)
-            up, writable = self._up, self._writable
+            up, writable, beat_leads = self._up, self._writable, self._beat_leads
             if up:
                 self._reading.run(self._read_timeout)
             gauges, age = self._gauges, time.monotonic() - self._read_at
-            return StoreReport(up, writable, gauges, None if gauges is None else age)
+            read = None if gauges is None else age
+            return StoreReport(up, writable, beat_leads, gauges, read)
 
     def _probed(self) -> None:
         self._up = self._writable = False
-        locks = runtime(self._app)
+        self._beat_leads = None
+        locks, trouble = runtime(self._app), "does not answer"
         try:
             backend = locks.existing_store()
             backend.look([NOBODYS])
-            self._up = True
+            self._up, trouble = True, "refuses writes"
             check_writes(backend, locks.lease_time(None))
-            self._writable = True
+            self._writable, trouble = True, "does not say whether a beat leads"
+            self._beat_leads = beat_leads(self._app)
         except DLockError as exc:
-            trouble = "refuses writes" if self._up else "does not answer"
             logger.warning("the lock store %s: %s", trouble, exc)
 
     def _read(self) -> None:
@@ -121,6 +136,25 @@ class CachedGauges:
             self._read_at = began
         except DLockError as exc:
             logger.warning("the gauges of the lock store could not be read: %s", exc)
+
+
+def beat_leads(app: Any) -> bool | None:
+    """Whether a beat of *app* leads; ``None`` if its beat is not led: no setting says so, and none
+    has recorded a tick.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    backend, key = runtime(app).existing_store(), key_of(app)
+    (state,) = look(backend, [key])
+    if isinstance(state, BackendUnavailable):  # of this key alone: nobody can lead by it
+        return False
+    now = time_of(backend)
+    if any(instant(holder.expires) > now for holder in state.holders):
+        return True
+    scheduler = str(app.conf.beat_scheduler)
+    is_ours = scheduler == "dlock" or scheduler.startswith("celery_dlock.")
+    has_led = isinstance(backend, NoteStore) and bool(backend.notes(key))
+    return False if is_ours or has_led else None
 
 
 class _Background:

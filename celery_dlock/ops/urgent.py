@@ -37,7 +37,8 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(slots=True)
 class Counts:
-    """Of some keys how many are held and waited for; how many wait *now*, since when the first.
+    """Of some keys how many are held, and since when the first that is *now*; how many are waited
+    for, how many wait, and since when the first.
 
     ``more_wait`` and ``unanswered`` are as in a :class:`~celery_dlock.ops.overview.Line`; of
     ``unreadable`` keys nothing else is known.
@@ -52,11 +53,14 @@ class Counts:
     unanswered: int = 0
     unreadable: int = 0
     oldest: datetime | None = None
+    oldest_hold: datetime | None = None
 
     def add(self, line: Line) -> Line:
         """Count *line*, and give it back."""
         self.keys += 1
         self.held += bool(line.holders)
+        live = (held.since for held in line.holders if held.expires > self.now)
+        self.oldest_hold = min(filter(None, (self.oldest_hold, *live)), default=None)
         self.unanswered += line.unanswered
         self.unreadable += bool(line.unreadable)
         if line.waits(self.now):

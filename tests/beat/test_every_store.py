@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from celery_dlock.beat import leader
 from celery_dlock.beat.leader import Status
 from celery_dlock.cli.main import dlock
+from celery_dlock.ops.gauges import beat_leads
 from tests.beat.inside import at, dies
 from tests.services.beats import Beats, beats
 from tests.services.stores import SHARED, Store
@@ -69,11 +70,13 @@ def test_it_is_shown_who_leads_and_the_leader_goes_when_it_is_asked_to(three: Be
     shown = json.loads(show(three, "--json").output)
     assert (shown["leader"], shown["standbys"]) == (who[0], who[1:])
     assert shown["due"] == {"ten": at(10).isoformat()}
+    assert beat_leads(three.app) is True
 
     assert Status.of(three.app).ask_to_step_down(three.backend)
     three.tick(0)
     assert three.leader() is None
     three.beats[0].close()
     assert show(three).exit_code == 1
+    assert beat_leads(three.app) is False
     three.tick(1)
     assert f"leads      {who[1]}" in show(three).output

@@ -57,6 +57,7 @@ def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
     gauges = Gauges.of(desk.app)
     assert (gauges.held_keys, gauges.waiting_keys, gauges.waiting_tasks) == (3, 1, 2)
     assert gauges.oldest_wait > 0
+    assert gauges.oldest_hold > 0
 
 
 def test_a_key_is_released_and_the_next_one_is_woken(desk: Operator) -> None:

@@ -3,7 +3,8 @@
 ``python`` blocks share one namespace; one whose first line is a comment with a file name, such as
 ``# shop.py``, is written to that file instead. ``console`` blocks go to the shell. What a ``yaml``
 or an ``ini`` block says is parsed, and the ``python`` blocks after it find it as ``manifests`` and
-``unit``. A block in any other language but ``text`` is an error, so that none is left out unseen.
+``unit``; one that begins with ``# rules.yml`` or another such name is also written to that file. A
+block in any other language but ``text`` is an error, so that none is left out unseen.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.docs import deployed
 from tests.docs.shell import Shell
 
 FILE_NAME = re.compile(r"# ([\w/]+\.py)\n")
+YAML_NAME = re.compile(r"# ([\w-]+\.yml)\n")
 FENCED = re.compile(r"^```(.*)\n[\s\S]*?^```$", re.MULTILINE)
 DIRECTIVE = re.compile(
     r"^ *\.\. (?:code-block|code|sourcecode)::(.*)$|^(?! *\.\. ).*::$", re.MULTILINE
@@ -53,6 +55,8 @@ def run(page: Path) -> int:
 
     def manifests(example: Example) -> None:
         example.namespace["manifests"] = deployed.manifests(example.parsed)
+        if found := YAML_NAME.match(example.parsed):
+            Path(found[1]).write_text(example.parsed)
 
     def unit(example: Example) -> None:
         example.namespace["unit"] = deployed.unit(example.parsed)

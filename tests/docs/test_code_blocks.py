@@ -21,11 +21,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = ("README.md", "CONTRIBUTING.md", "docs/**/*.rst", "docs/**/*.md")
 PAGES = sorted(str(page.relative_to(ROOT)) for files in FILES for page in ROOT.glob(files))
 
-#: Pages that start a server of the tests in a block that is not shown.
+#: Pages that start a server of the tests in a block that is not shown, or run another program.
 SERVERS = {
     "docs/how-to/django.rst": "postgresql",
     "docs/how-to/fence-redis-data.rst": "redis",
     "docs/how-to/from-redbeat.rst": "redis",
+    "docs/how-to/metrics.rst": "promtool",
 }
 
 

@@ -16,8 +16,8 @@ from celery_dlock.ops.gauges import CachedGauges, Gauges
 from celery_dlock.stores.base import LockBackend
 from tests.services.until import until
 
-SOME = Gauges(1, 2, 3, 4.0, 5, 6, 7)
-OTHERS = Gauges(7, 6, 5, 4.0, 3, 2, 1)
+SOME = Gauges(1, 2.0, 3, 4, 5.0, 6, 7, 8)
+OTHERS = Gauges(8, 7.0, 6, 5, 4.0, 3, 2, 1)
 
 
 @pytest.fixture

@@ -133,6 +133,25 @@ def test_a_call_that_is_debounced_waits_for_nobody_until_it_is_due(
     assert (gauges.waiting_tasks, gauges.oldest_wait) == (0, 0.0)
 
 
+def test_the_oldest_hold_is_the_first_whose_lease_lasts(
+    app: Celery, store: LockBackend, clock: ManualClock
+) -> None:
+    assert Gauges.of(app).oldest_hold == 0.0
+    leads, lapses, lasts = key_of(app), "order:1", "order:2"
+    for key in (leads, lapses, lasts):
+        held = hold(store, key)
+        clock.advance(10)
+    for _ in range(3):
+        clock.advance(30)
+        store.renew([held])
+    hold(store, "order:3")
+
+    gauges = Gauges.of(app)
+
+    assert gauges.held_keys == 3, "a lease that has lapsed is told until somebody comes"
+    assert gauges.oldest_hold == 100.0
+
+
 def test_a_standby_is_no_waiting_task(app: Celery, store: LockBackend, clock: ManualClock) -> None:
     leads, stands_by = hold(store, key_of(app), "leads"), Leader(app)
     for _ in range(16 * 60 // 4):

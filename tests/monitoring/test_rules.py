@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_dlock.beat.leader import Leader, key_of
+from celery_dlock.beat.tick_ledger import TickLedger
 from celery_dlock.cli.serve import registry_of_app
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
@@ -61,6 +63,8 @@ def asked(refused: int, at_once: int, timed_out: int = 0) -> Series:
 
 TTL = {f"dlock_ttl_seconds{{{LABELS}}}": "30+0x30"}
 
+AN_INSTANT = datetime(2026, 11, 27, tzinfo=UTC)
+
 UP = {"dlock_store_up": "1x30", "dlock_reading_age_seconds": "5x30"}
 
 #: What fires, below its line and above it. The lines are 15 s, 30 %, 5 % and zero.
@@ -100,6 +104,17 @@ CASES: list[tuple[str, Series, Series]] = [
         {"dlock_oldest_wait_seconds": "901x30"},
     ),
     ("LocksLost", counter("dlock_lost_total", 0), {f"dlock_lost_total{{{LABELS}}}": "0x12 1x18"}),
+    ("NoBeatLeads", {"dlock_beat_leads": "1x30"}, {"dlock_beat_leads": "0x30"}),
+    (
+        "TicksMissed",
+        {f"dlock_beat_missed_total{{{LABELS}}}": "1x30"},
+        {f"dlock_beat_missed_total{{{LABELS}}}": "1x12 2x18"},
+    ),
+    (
+        "TicksMissed",
+        {f"dlock_beat_missed_total{{{LABELS}}}": "1x5 _x11 1x12"},
+        {f"dlock_beat_missed_total{{{LABELS}}}": "_x18 1x12"},
+    ),
     ("UnreadableKeys", {"dlock_unreadable_keys": "0x30"}, {"dlock_unreadable_keys": "1x30"}),
     (
         "LockStoreDown",
@@ -240,6 +255,24 @@ def test_a_task_that_waits_for_long_alerts_once(
     store.enter(claim("order:42", "waits"), b"message")
     clock.advance(16 * 60)
     alerts(tmp_path, scraped(app), "WaitsForLong")
+
+
+def test_a_beat_that_nobody_leads_alerts_until_one_does(
+    app: Celery, store: LockBackend, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Of an application without beats nothing is known, and nobody is alerted."""
+    assert "dlock_beat_leads" not in scraped(app)
+    dead, another = Leader(app), Leader(app)
+    assert dead.campaign()
+    assert dead.lease
+    TickLedger(store, dead.key, dead.lease.fencing_token).claim("ten", AN_INSTANT, AN_INSTANT)
+    led = scraped(app)
+    clock.advance(31)
+    alerts(tmp_path, scraped(app), "NoBeatLeads")
+
+    assert another.campaign()
+    assert led["dlock_beat_leads"] == scraped(app)["dlock_beat_leads"] == "1.0x30"
+    alerts(tmp_path, scraped(app) | {"dlock_beat_leads": "0x10 1x20"})
 
 
 def test_a_dead_letter_alerts_once(
