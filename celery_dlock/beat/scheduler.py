@@ -54,6 +54,8 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
     ) -> None:
         with or_not_started():
             self._class = _checked(app)
+        if not lazy:  # Celery makes another one before it, for the banner
+            runtime(app).sinks.warn_of_unseen()
         self._options = {**options, "app": app, "max_interval": max_interval}
         self._leader = Leader(app)
         self._scheduler: FencedScheduler | None = None

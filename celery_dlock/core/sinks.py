@@ -17,7 +17,8 @@ class Sinks:
 
     *through* are errors that only happen to strike inside a sink: a time limit is nobody's defect.
     A sink may have a method ``carry(subject)`` that returns a dict of short texts: the message of
-    that subject carries them when it is published again or parked.
+    that subject carries them when it is published again or parked. It may have another one,
+    ``unseen()``, that returns why nobody can see what it counts in a process that serves nothing.
     """
 
     def __init__(
@@ -30,6 +31,16 @@ class Sinks:
     def hears_all(self) -> bool:
         """Whether anybody hears what happens to each lock, or only what the log tells of some."""
         return len(self._sinks) > 1 or tells(logging.DEBUG)
+
+    def unseen(self) -> list[str]:
+        """Why nobody can see what sinks count in a process that serves nothing; empty if seen."""
+        whys = [why for sink in self._sinks if (why := getattr(sink, "unseen", None))]
+        return [reason for why in whys if (reason := why())]
+
+    def warn_of_unseen(self) -> None:
+        """Warn, as a process starts that serves nothing, that its counters are lost."""
+        for reason in self.unseen():
+            logger.warning("%s, so the counters of this process and its children are lost", reason)
 
     def emit(self, event: Event) -> None:
         """Tell every sink of *event*."""

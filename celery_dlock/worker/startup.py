@@ -43,6 +43,8 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
                 f"{process.settings.url} lives in one process, and a prefork worker has several: "
                 "use sqlite:///dlock.db on a single machine, or a store with a server"
             )
+        if prefork:
+            process.sinks.warn_of_unseen()
         check_leases(app, process)
         check_broker(process)
         if getattr(parent.pool_cls, "is_green", False):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,9 @@ from celery_dlock import Debounce, Queue, Replace, Unique
 from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import found, patient
 
-KINDS = ("tasks", "results", "unique", "newest", "settings")
+ROOT = Path(__file__).resolve().parents[2]
+
+KINDS = ("tasks", "results", "unique", "newest", "metrics", "settings")
 
 WEEK = Unique(period=7 * 86_400)
 DEBOUNCE = Debounce(1, 2, by="{order_id}")
@@ -59,6 +64,9 @@ def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
         ({**SKIPS, "ignore_result": True}, RESULTS, {"tasks-skip-unseen": "weak"}),
         (SKIPS, RESULTS, {}),
         (SKIPS, {"dlock_sinks": [print]}, {}),
+        # Counters that nobody sees; a pool of one process may serve them itself
+        ({}, {"dlock_sinks": ["prometheus"]}, {"metrics-directory": "weak"}),
+        ({}, {"dlock_sinks": ["prometheus"], "worker_pool": "threads"}, {}),
         # What a unique task cannot keep
         ({"lock_unique": "done"}, RESULTS, {}),
         ({"lock_unique": "done"}, OVER_RPC, {"unique-rpc": "weak"}),
@@ -105,6 +113,22 @@ def test_what_a_task_is_promised_and_is_not_given_is_found(
     tmp_path: Path, task: dict[str, Any], conf: dict[str, Any], finding: dict[str, str]
 ) -> None:
     assert examined(tmp_path, task, **conf) == finding
+
+
+def test_a_directory_that_the_workers_processes_share_is_seen(tmp_path: Path) -> None:
+    """The library of Prometheus looks for it when it is imported."""
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tests.inspection.patients import found\n"
+        "print(*found(Path(sys.argv[1]), dlock_url='memory://', dlock_sinks=['prometheus']))\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = subprocess.run(
+        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["memory-prefork", "memory-one-process"], done.stderr
 
 
 def test_the_task_s_own_options_count_and_it_is_named(tmp_path: Path) -> None:

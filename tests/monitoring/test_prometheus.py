@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from celery import Celery
+from celery.beat import Service
+from celery.concurrency.prefork import TaskPool
+from celery.concurrency.thread import TaskPool as ThreadPool
 
 from celery_dlock import ConfigurationError
+from celery_dlock.beat.scheduler import LeaderScheduler
 from celery_dlock.core.events import Subject
 from celery_dlock.monitoring.prometheus import STORE_GAUGES, PrometheusSink
 from celery_dlock.runtime import forget, runtime
+from celery_dlock.worker.startup import CheckAtStart
 from tests.monitoring.happenings import HOLDER, KEY, TASK_ID, about, acquired, one_of_each, released
+from tests.services.desk import open_desk
 from tests.services.exposition import exposition, samples
 
 
@@ -96,6 +105,53 @@ def test_gauges_of_the_store_are_added(subject: Subject) -> None:
     assert {metric: found[metric] for metric, _ in STORE_GAUGES.values()} == {
         metric: number for number, (metric, _) in enumerate(STORE_GAUGES.values())
     }
+
+
+LOST = ", so the counters of this process and its children are lost"
+
+
+@pytest.mark.parametrize(
+    ("directory", "reason"),
+    [
+        (False, "PROMETHEUS_MULTIPROC_DIR is not set"),
+        (True, "PROMETHEUS_MULTIPROC_DIR was set after prometheus_client was imported"),
+    ],
+)
+def test_a_prefork_worker_and_a_beat_say_once_that_their_counters_are_lost(
+    directory: bool,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """This process has imported the library without the variable."""
+    if directory:
+        monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    with open_desk(dlock_url=url, dlock_sinks=["prometheus"]) as desk:
+        desk.patch.setattr("celery_dlock.runtime.will_fork", forget)  # which this process will not
+
+        def warnings(start: Callable[[], object]) -> list[str]:
+            caplog.clear()
+            start()
+            lines = [record.getMessage() for record in caplog.records]
+            return [line for line in lines if line.endswith(LOST)]
+
+        def worker(pool: type) -> None:
+            CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=pool))
+
+        def beat() -> None:
+            service = Service(desk.app, scheduler_cls=LeaderScheduler)
+            service.get_scheduler(lazy=True)  # for Celery's banner
+            service.scheduler.close()
+
+        assert warnings(partial(worker, TaskPool)) == [reason + LOST]
+        assert warnings(beat) == [reason + LOST]
+        assert warnings(partial(worker, ThreadPool)) == [], "it may serve them itself"
+        desk.app.conf.dlock_sinks = []
+        forget(desk.app)
+        assert warnings(partial(worker, TaskPool)) == warnings(beat) == []
+        forget(desk.app)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "a-file"])

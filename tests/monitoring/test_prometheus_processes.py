@@ -64,10 +64,11 @@ def test_a_library_that_keeps_its_values_elsewhere_counts(folder: Path) -> None:
 def test_replaced_children_lose_no_count(folder: Path, make_lab: MakeLab) -> None:
     tasks = 12
     lab = make_lab(celery={"dlock_sinks": ["prometheus"], "worker_max_tasks_per_child": 1})
-    with lab.worker(concurrency=2):
+    with lab.worker(concurrency=2) as worker:
         for number in range(tasks):
             lab.app.tasks["apply"].delay(f"{number}")
         until("all left", lambda: counted("apply", "dlock_hold_seconds_count") >= tasks)
+        assert "are lost" not in worker.log
 
     found = samples(exposition(), "apply")
     assert found["dlock_acquisition_seconds_count"] == found["dlock_hold_seconds_count"] == tasks

@@ -28,6 +28,7 @@ from celery_dlock.ops.doctor.finding import (
     asked,
     judged,
 )
+from celery_dlock.ops.doctor.local import ONE_PROCESS
 from celery_dlock.ops.doctor.tasks import Locked, examine_tasks
 from celery_dlock.registry import BACKENDS, load, scheme_of
 from celery_dlock.runtime import runtime
@@ -110,6 +111,16 @@ STORE: Checks[str] = {
     )
 }
 
+#: Of a worker's pool, and why nobody can see what a process counts that serves nothing.
+METRICS: Checks[tuple[str, list[str]]] = {
+    "metrics-directory": Weak(
+        lambda facts: facts[0] not in ONE_PROCESS and facts[1] and (facts[0], facts[1][0]),
+        "worker_pool = {0[0]!r}, and {0[1]}",
+        promise="Nobody sees the counters of workers, and no alert on them ever fires.",
+        fix="name an empty folder in PROMETHEUS_MULTIPROC_DIR, for all processes of this host",
+    )
+}
+
 #: Of a setting as Celery shows it, and the passwords in it.
 REPORTED: Checks[tuple[str, frozenset[str]]] = {
     "password-reported": Weak(
@@ -157,6 +168,7 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
     parts = (
         asked("store", _store(case)),
         asked("settings", examine_report(case)),
+        judged(METRICS, (str(case.conf.worker_pool), locks.sinks.unseen()), "dlock_sinks"),
         asked("broker", examine_broker(case, tasks)),
         asked("tasks", examine_tasks(case, tasks)),
     )
