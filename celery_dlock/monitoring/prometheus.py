@@ -174,7 +174,7 @@ STORE_GAUGES: Mapping[str, tuple[str, str]] = {
     "held_keys": ("dlock_held_keys", "Keys that are held"),
     "oldest_hold": (
         "dlock_oldest_hold_seconds",
-        "Seconds since the lock was taken that is held for longest, and not expired",
+        "Seconds since the first of them was taken, of those whose lease lasts",
     ),
     "waiting_keys": ("dlock_waiting_keys", "Keys with waiting tasks"),
     "waiting_tasks": (

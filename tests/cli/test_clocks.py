@@ -41,6 +41,7 @@ def desk(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> Operator:
         ("show holder --task", r"holder: running"),
         ("show waits --task", r"behind holder, which has held it since .*1st of 1"),
         ("dead", r"lost .* 7 s"),
+        ("metrics", r"dlock_oldest_hold_seconds 7\.0"),
         ("metrics", r"dlock_oldest_wait_seconds 7\.0"),
         ("release order:42 --yes", r"holder +7 s +53 s"),
     ],
