@@ -75,14 +75,17 @@ def test_a_store_that_is_away_is_down_and_what_was_read_before_is_told_with_its_
     app: Celery, store: LockBackend, asked: Any, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions = asked(lambda: SOME)
+    app.conf.beat_scheduler = "dlock"
     cached = CachedGauges(app)
     before = cached.get()
     assert (before.up, before.writable, before.gauges) == (True, True, SOME)
+    assert before.beat_leads is False
 
     monkeypatch.setattr(store, "look", away)
     after = cached.get()
 
     assert (after.up, after.writable, after.gauges) == (False, False, SOME)
+    assert after.beat_leads is None, "nobody knows"
     assert before.age is not None
     assert after.age is not None
     assert 0 <= before.age < after.age

@@ -12,11 +12,12 @@ import pytest
 import redis
 from celery import Celery
 
+from celery_dlock.beat.leader import key_of
 from celery_dlock.core.state import Claim, KeyState, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import overview
 from celery_dlock.ops.explain import State, explain
-from celery_dlock.ops.gauges import Gauges
+from celery_dlock.ops.gauges import Gauges, beat_leads
 from celery_dlock.ops.overview import page
 from celery_dlock.ops.urgent import FIRST_UNREADABLE, Snapshot, most_urgent
 from celery_dlock.runtime import forget, runtime
@@ -84,6 +85,15 @@ def test_an_unreadable_key_is_named_beside_the_others(app: Celery, spoil: Spoil)
     nobody = explain(app, "nobody")
     assert nobody.state is State.UNKNOWN
     assert "the lock store cannot read 'order:3'" in nobody.gaps
+
+
+def test_no_beat_leads_by_a_key_that_cannot_be_read(app: Celery, spoil: Spoil) -> None:
+    hold_all(app, [key_of(app)])
+    assert beat_leads(app) is True
+
+    spoil(key_of(app))
+
+    assert beat_leads(app) is False
 
 
 def test_many_keys_that_cannot_be_read_are_named_by_one_look_and_hide_no_others(
