@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix planted quick checks docs bench measure chaos simulate mutants clean
+.PHONY: help demo test matrix planted quick checks docs lock bench measure chaos simulate mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,6 +24,9 @@ checks: ## style, format, layers, types, and the documentation into docs/_build/
 
 docs:   ## the documentation as a site, in docs/_build/html
 	@scripts/tox run -e docs
+
+lock:   ## tests/lock.txt anew: versions and hashes of all that the tests and the documentation need
+	@scripts/tox run -e lock
 
 bench:  ## cycles and throughput as ratios, and beats under faults; the report goes to the terminal
 	@scripts/tox run -e bench

@@ -23,6 +23,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_search_scorer = str(ROOT / "docs/scorer.js")
 html_title = f"celery-dlock {release}"
 
 autodoc_use_legacy_class_based = True  # celery.contrib.sphinx needs it

@@ -11,7 +11,7 @@ from pathlib import Path
 
 STAGED = (
     *("tests", "scripts", "example_project", "docs"),
-    *("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml"),
 )
 
 root = Path(__file__).resolve().parent.parent

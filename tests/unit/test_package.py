@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import celery_dlock
 
@@ -99,13 +103,32 @@ def test_every_public_name_is_there_and_documented() -> None:
         assert getattr(celery_dlock, name).__doc__, name
 
 
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+
+
 def test_the_lowest_versions_that_are_tested_are_the_lowest_that_are_allowed() -> None:
-    root = Path(__file__).parents[2]
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    asked = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
     bare = [name.replace(",<3", "").replace("[binary]", "") for name in asked]  # as pip wants
     lowest = {name.replace(">=", "==") for name in bare if ">=" in name}
 
-    floors = (root / "tests/floors.txt").read_text().splitlines()
+    floors = (ROOT / "tests/floors.txt").read_text().splitlines()
 
     assert {line for line in floors if not line.startswith("#")} == lowest
+
+
+def test_what_is_asked_for_is_in_the_lock_and_in_the_table_of_licences() -> None:
+    extras = chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+    asked = [Requirement(line) for line in extras if not line.startswith(PROJECT["name"])]
+    groups = PYPROJECT["dependency-groups"]
+    for_tests = [Requirement(line) for line in (*groups["test"], *groups["docs"])]
+
+    pins = re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "tests/lock.txt").read_text(), re.MULTILINE)
+    with (ROOT / "docs/reference/licences.csv").open() as table:
+        licences = {row["package"]: row["licence"] for row in csv.DictReader(table)}
+
+    for need in (*asked, *for_tests):
+        name = canonicalize_name(need.name)
+        assert any(pin == name and need.specifier.contains(version) for pin, version in pins), need
+    assert all(licences[canonicalize_name(need.name)] for need in asked)
