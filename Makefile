@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix planted quick checks docs lock bench measure chaos simulate mutants clean
+.PHONY: help demo test matrix planted quick checks docs lock rehearse bench measure chaos simulate mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -27,6 +27,9 @@ docs:   ## the documentation as a site, in docs/_build/html
 
 lock:   ## tests/lock.txt anew: versions and hashes of all that the tests and the documentation need
 	@scripts/tox run -e lock
+
+rehearse: ## a release from a fresh clone to installed files, quick starts and documentation
+	@$$(scripts/python) scripts/rehearse.py
 
 bench:  ## cycles and throughput as ratios, and beats under faults; the report goes to the terminal
 	@scripts/tox run -e bench
