@@ -65,3 +65,5 @@ if __name__ == "__main__":
         TABLE.write_text(table())
     elif table() != TABLE.read_text():
         sys.exit(f"{TABLE.name} is of another day: python -m scripts.licences writes it anew")
+    else:
+        print(f"{TABLE.name} is up to date")
