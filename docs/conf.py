@@ -28,6 +28,4 @@ html_title = f"celery-dlock {release}"
 
 autodoc_use_legacy_class_based = True  # celery.contrib.sphinx needs it
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
-autodoc_class_signature = "separated"
+autodoc_typehints = "none"

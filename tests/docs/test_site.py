@@ -90,3 +90,12 @@ def test_what_people_type_finds_its_page(browser: Browser, site: str, words: str
 
     first = [re.split("[?#]", address.removeprefix(site))[0] for address in found[:3]]
     assert f"/{SEARCHES[words]}.html" in first
+
+
+def test_the_reference_shows_what_one_writes(browser: Browser, site: str) -> None:
+    browser.open(f"{site}/reference/api.html")
+
+    signatures = [signature.text for signature in browser.all("dt.sig")]
+
+    assert sum("celery_dlock.locked_task(" in signature for signature in signatures) == 1
+    assert [signature for signature in signatures if "<" in signature] == []
