@@ -22,29 +22,29 @@ PACKAGE = "celery-dlock"
 
 def needed(package: str, extras: frozenset[str]) -> set[str]:
     """The packages that *package* with *extras* needs in this environment, and what they need."""
-    found: set[str] = set()
+    packages: set[str] = set()
     pending = [(package, extras)]
     seen = set(pending)
     while pending:
         name, wanted = pending.pop()
         for requirement in map(Requirement, requires(name) or ()):
             marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": each}) for each in wanted | {""}):
-                found.add(canonicalize_name(requirement.name))
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in wanted | {""}):
+                packages.add(canonicalize_name(requirement.name))
                 more = (requirement.name, frozenset(requirement.extras))
                 pending += {more} - seen
                 seen.add(more)
-    return found - {PACKAGE}
+    return packages - {PACKAGE}
 
 
 def licence(package: str) -> str:
-    """What *package* says itself: an SPDX expression, else classifiers, else a line of text."""
-    said = metadata(package)
-    if "License-Expression" in said:
-        return said["License-Expression"]
-    classifiers = said.get_all("Classifier") or ()
-    named = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
-    return ", ".join(named) or said["License"].partition("\n")[0]
+    """The licence in the metadata: an SPDX expression, else classifiers, else a line of text."""
+    fields = metadata(package)
+    if "License-Expression" in fields:
+        return fields["License-Expression"]
+    classifiers = fields.get_all("Classifier") or ()
+    names = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
+    return ", ".join(names) or fields["License"].partition("\n")[0]
 
 
 def table() -> str:

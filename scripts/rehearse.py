@@ -29,18 +29,18 @@ BOUND = 1800  # seconds for a command
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """One line for what is done inside; the first failure ends the rehearsal."""
+    """Print a line with the outcome; a failure prints its log and ends the rehearsal."""
     begun = time.monotonic()
     (PLACE / "log.txt").write_text("")
     try:
         yield
-    except (subprocess.SubprocessError, AssertionError) as failure:
+    except (subprocess.SubprocessError, OSError, AssertionError) as failure:
         print((PLACE / "log.txt").read_text()[-4000:])
         sys.exit(f"FAILED {time.monotonic() - begun:5.0f} s  {title}: {failure}")
-    said = (PLACE / "log.txt").read_text()
-    (PLACE / f"{re.sub(r'[^a-z0-9]+', '-', title.lower())}.txt").write_text(said)
-    last = said.strip().rpartition("\n")[2]
-    print(f"ok {time.monotonic() - begun:5.0f} s  {title}: {last}", flush=True)
+    log = (PLACE / "log.txt").read_text()
+    (PLACE / f"{re.sub(r'[^a-z0-9]+', '-', title.lower())}.txt").write_text(log)
+    last_line = log.strip().rpartition("\n")[2]
+    print(f"ok {time.monotonic() - begun:5.0f} s  {title}: {last_line}", flush=True)
 
 
 def run(folder: Path, *command: str | Path, environment: Path | None = None) -> None:
@@ -79,19 +79,19 @@ def build() -> Path:
 
 
 def install(environment: Path, wheel: Path, *wanted: str) -> None:
-    """Install by name, and see that what came is the *wheel* of the index."""
+    """Install by name; what is installed has to be *wheel*, byte for byte."""
     _, version, *_ = wheel.name.split("-")
     (PLACE / "version.txt").write_text(f"celery-dlock=={version}\n")
     python = environment / "bin/python"
     index = ("--extra-index-url", INDEX.as_uri(), "--constraint", str(PLACE / "version.txt"))
     report = PLACE / "report.json"
     run(CLONE, python, "-m", "pip", "install", *index, "--report", report, *wanted)
-    came = [
+    hashes = [
         item["download_info"]["archive_info"]["hashes"]["sha256"]
         for item in json.loads(report.read_text())["install"]
         if item["metadata"]["name"] == "celery-dlock" and not item["is_direct"]
     ]
-    assert came == [sha256(wheel.read_bytes()).hexdigest()], "another celery-dlock was installed"
+    assert hashes == [sha256(wheel.read_bytes()).hexdigest()], "another celery-dlock was installed"
 
 
 def empty_environment(name: str) -> Path:
@@ -123,9 +123,9 @@ def main() -> None:
         lock = CLONE / "tests/lock.txt"
         run(CLONE, locked / "bin/python", "-m", "pip", "install", "--require-hashes", "-r", lock)
         install(locked, wheel, "celery-dlock[all]")
+        STAGE.mkdir()
+        run(STAGE, locked / "bin/python", CLONE / "scripts/stage.py")
         run(CLONE, locked / "bin/python", "-m", "pip", "check")
-    STAGE.mkdir()
-    run(STAGE, locked / "bin/python", CLONE / "scripts/stage.py")
     pytest = (locked / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
     with step("The quick starts, followed line by line"):
         run(STAGE, *pytest, "tests/docs/test_quick_starts.py", environment=locked)

@@ -86,9 +86,9 @@ def test_what_people_type_finds_its_page(browser: Browser, site: str, words: str
     browser.open(f"{site}/search.html?q={words}")
     until("the search is over", lambda: "found" in browser.text("#search-results p"))
 
-    found = [str(link.get_attribute("href")) for link in browser.all("#search-results li > a")]
+    links = [str(link.get_attribute("href")) for link in browser.all("#search-results li > a")]
 
-    first = [re.split("[?#]", address.removeprefix(site))[0] for address in found[:3]]
+    first = [re.split("[?#]", link.removeprefix(site))[0] for link in links[:3]]
     assert f"/{SEARCHES[words]}.html" in first
 
 
