@@ -186,7 +186,7 @@ def holding(held: Held, now: datetime) -> list[str | Text]:
     who = name(held.task_id)
     if held.mode is Mode.SHARED:
         who.append(" reads", style="dim")
-    elif held.limit > 1:
+    elif held.mode is Mode.LIMITED:
         who.append(f" one of {held.limit}", style="dim")
     return [
         name(held.name) if held.name else "",

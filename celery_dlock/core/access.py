@@ -59,11 +59,6 @@ class Access:
     limit: int = 1
     cooldown: float = 0.0
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else holds the key at the same time."""
-        return self.mode is Mode.EXCLUSIVE and self.limit == 1
-
     @classmethod
     def of(cls, options: KeyOptions) -> Self:
         """Raises :exc:`~celery_dlock.ConfigurationError` for values that make no sense."""
@@ -75,7 +70,7 @@ class Access:
             raise ConfigurationError("shared=True has no limit=: readers run together")
         if shared and cooldown is not None:
             raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
-        mode = Mode.SHARED if shared else Mode.EXCLUSIVE
+        mode = Mode.SHARED if shared else Mode.LIMITED if limit > 1 else Mode.EXCLUSIVE
         return cls(mode, limit, optional_duration("cooldown", cooldown) or 0.0)
 
 
@@ -145,8 +140,8 @@ class Keys:
     @property
     def first(self) -> str:
         """The key at which a message waits before it has asked: readers wait in no order."""
-        exclusive = (key for key, access in self.access.items() if access.mode is Mode.EXCLUSIVE)
-        return next(exclusive, self.own[0])
+        in_order = (key for key, access in self.access.items() if access.mode is not Mode.SHARED)
+        return next(in_order, self.own[0])
 
     @property
     def all(self) -> tuple[str, ...]:

@@ -81,5 +81,5 @@ def postpone(state: KeyState, claim: Claim, delay: int, max_delay: int, now: int
 def _closed(state: KeyState, claim: Claim, due: int, now: int) -> KeyState:
     """The slot stays closed until *due*, and no longer for the call before."""
     others = tuple(slot for slot in state.cooling if slot.name != UNTIL_DUE)
-    slot = Cooling(UNTIL_DUE, claim.mode, claim.limit, due)
+    slot = Cooling(UNTIL_DUE, claim.mode, 1, due)
     return replace(state, cooling=(*others, slot) if due > now else others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from celery_dlock.core.state import (
     GAVE_WAY,
@@ -21,27 +22,64 @@ from celery_dlock.core.state import (
     task_id_of,
 )
 
+S = TypeVar("S", Holder, Grant, Cooling)
 
-def free(state: KeyState, mode: Mode, limit: int) -> bool:
-    """Whether one more may hold the key. After a change of the limit the smaller one counts."""
+
+def free(state: KeyState, mode: Mode) -> bool:
+    """Whether one more may hold the key."""
     reserved = (g for g in state.grants if g.reserves)
     taken: tuple[Holder | Grant | Cooling, ...] = (*state.holders, *reserved, *state.cooling)
     if state.hold is not None or any(t.mode is not mode for t in taken):
         return False
-    return mode is Mode.SHARED or len(taken) < min((limit, *(t.limit for t in taken)))
+    if mode is Mode.LIMITED:
+        return len(taken) < limit_of(state)
+    return mode is Mode.SHARED or not taken
 
 
 def free_but_for(state: KeyState, task_id: str, mode: Mode, limit: int) -> bool:
     """Whether the key would be free if the task with that id did not hold it."""
     others = tuple(h for h in state.holders if task_id_of(h.task) != task_id)
-    return free(replace(state, holders=others), mode, limit)
+    return free(ask_with_limit(replace(state, holders=others), mode, limit), mode)
+
+
+def limit_of(state: KeyState) -> int:
+    """How many may hold the key together; 1 where nobody is there to say it.
+
+    Whoever comes first then asks, and so lets in the others.
+    """
+    return state.limit or limit_of_slots(state) or 1
+
+
+def limit_of_slots(state: KeyState) -> int:
+    """What those say who hold the key, have a turn or cool down; 0 if there are none."""
+    slots: tuple[Holder | Grant | Cooling, ...] = (*state.holders, *state.grants, *state.cooling)
+    return next((slot.limit for slot in slots if slot.mode is Mode.LIMITED), 0)
+
+
+def ask_with_limit(state: KeyState, mode: Mode, limit: int) -> KeyState:
+    """From now on the key has the *limit* of its newest asker, if that has one."""
+    if mode is not Mode.LIMITED or not limit:
+        return state
+    if limit == limit_of_slots(state):
+        return replace(state, limit=limit)
+    return replace(
+        state,
+        limit=limit,
+        holders=_limited(state.holders, limit),
+        grants=_limited(state.grants, limit),
+        cooling=_limited(state.cooling, limit),
+    )
+
+
+def _limited(slots: tuple[S, ...], limit: int) -> tuple[S, ...]:
+    return tuple(replace(s, limit=limit) if s.mode is Mode.LIMITED else s for s in slots)
 
 
 def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, Run]:
     """Grant the key to *claim*, in the lowest slot that is free."""
     taken = {h.slot for h in state.holders}
     unused = next(n for n in range(len(taken) + 1) if n not in taken)
-    slot, token = (unused, token) if claim.mode is Mode.EXCLUSIVE else (0, 0)
+    slot, token = (0, 0) if claim.mode is Mode.SHARED else (unused, token)
     holder = Holder(
         *(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, now + claim.ttl),
         *(claim.name, claim.where, now + claim.cooldown if claim.cooldown else 0),
@@ -124,19 +162,17 @@ def insert(
     impatient = claim.gives_up and expires is None and not had_its_turn
     begins = now if state.hold is None else state.hold.until
     gives_up = begins + claim.gives_up - state.paused if impatient else None
-    task, mode, limit = claim.task, claim.mode, claim.limit
     since = now if arrived is None else arrived
-    ordered, newer = claim.ordered, claim.makes_room_for
-    return _add(state, Waiting(task, mode, limit, rank, since, expires, gives_up, ordered, newer))
+    ordered, newer, terms = claim.ordered, claim.makes_room_for, (claim.task, claim.mode, rank)
+    return _add(state, Waiting(*terms, since, expires, gives_up, ordered, newer))
 
 
 def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
     """Back into the queue as the first, with the patience that was left when it had its *turn*."""
-    task, mode, limit = claim.task, claim.mode, claim.limit
     rank, ordered = state.first - 1, claim.ordered or turn.ordered
     since = now if turn.arrived is None else turn.arrived
-    gives_up, newer = turn.gives_up, claim.makes_room_for
-    return _add(state, Waiting(task, mode, limit, rank, since, None, gives_up, ordered, newer))
+    newer, terms = claim.makes_room_for, (claim.task, claim.mode, rank)
+    return _add(state, Waiting(*terms, since, None, turn.gives_up, ordered, newer))
 
 
 def _add(state: KeyState, entry: Waiting) -> KeyState:
@@ -154,9 +190,9 @@ def to_grant(
 ) -> KeyState:
     """Out of the queue, into the turns: a parked task's is due to be woken at once."""
     due = now if entry.expires is None else entry.expires
-    task, mode, limit, parked = entry.task, entry.mode, entry.limit, entry.parked
+    limit = limit_of(state) if entry.mode is Mode.LIMITED else 1
     grant = Grant(
-        *(task, mode, limit, parked, 0, due, ending),
+        *(entry.task, entry.mode, limit, entry.parked, 0, due, ending),
         gives_up=entry.gives_up,
         ordered=entry.ordered,
         by=by,
@@ -227,8 +263,8 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
     return replace(state, grants=grants)
 
 
-def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
-    """Keep the slot that *claim* leaves for its successor.
+def reserve(state: KeyState, claim: Claim, left: Holder, now: int) -> KeyState:
+    """Keep the slot that *claim* has *left* for its successor.
 
     The successor comes by itself, unless it has left its message with the store already. One that
     was faster and has a place there is expected for as long as any.
@@ -238,7 +274,7 @@ def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
         return state
     entry = next((w for w in state.waiting if w.task == task), None)
     if entry is None:
-        turn = Grant(task, claim.mode, claim.limit, False, 0, now + claim.patience)
+        turn = Grant(task, left.mode, left.limit, False, 0, now + claim.patience)
         return replace(state, grants=(*state.grants, turn))
     state = to_grant(state, entry, now)
     turn = state.grants[-1]
@@ -246,17 +282,15 @@ def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
     return replace_grant(state, replace(turn, due=due))
 
 
-def to_dead_letter(
-    state: KeyState, task: str, mode: Mode, limit: int, cause: Cause, now: int
-) -> KeyState:
+def to_dead_letter(state: KeyState, task: str, mode: Mode, cause: Cause, now: int) -> KeyState:
     """Out of the queue and the turns, onto the list of dead letters."""
     state = leave_queue(state, task)
-    return replace(state, dead=(*state.dead, Dead(task, mode, limit, cause, now)))
+    return replace(state, dead=(*state.dead, Dead(task, mode, cause, now)))
 
 
 def put_back(state: KeyState, dead: Dead, now: int) -> KeyState:
     """A dead message waits again, behind all others and for as long as it takes."""
-    again = Claim("", dead.task, "", 0, mode=dead.mode, limit=dead.limit)
+    again = Claim("", dead.task, "", 0, mode=dead.mode, limit=0)
     state = leave_queue(state, dead.task)  # another delivery may have a place, or one reserved
     return insert(state, again, now, state.last + 1, None)
 

@@ -191,7 +191,7 @@ class Lease:
         self.row_of = row_of
         self._certain = certain
         self._extend = extend
-        held_alone = [term for term in self.own if term.claim.mode is Mode.EXCLUSIVE]
+        held_alone = [term for term in self.own if term.claim.mode is not Mode.SHARED]
         self._tokens = MappingProxyType({term.key: term.token for term in held_alone})
 
     @property

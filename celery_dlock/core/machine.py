@@ -33,6 +33,7 @@ from dataclasses import replace
 
 from celery_dlock.core.edits import (
     ask_to_give_way,
+    ask_with_limit,
     backlog,
     carried,
     cool,
@@ -96,7 +97,7 @@ MAX_LOST_RUNS = 10
 
 def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[EnterVerdict]:
     """*claim* asks for its key; *token* is the fencing token that a grant made now carries."""
-    before = expire(state, now)
+    before = ask_with_limit(expire(state, now), claim.mode, claim.limit)
     state, verdict = _answer(before, claim, now, token)
     state, wakes = settle(state, now)
     if claim.supersedes and isinstance(verdict, Park) and not is_known(before, claim.task):
@@ -120,7 +121,7 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
         state = give_way(state, holder, now) if holder.replaced_by else state
     state = _conclude(drop_expired(state, now), claim, outcome, held=holder is not None, now=now)
     if holder is not None and claim.successor:
-        state = reserve(state, claim, now)
+        state = reserve(state, claim, holder, now)
     others_carry = carried(state, claim.task)
     state, wakes = settle(state, now)
     if claim.again:
@@ -165,8 +166,8 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     if lost_too_often and not ends and running is None:
         if claim.wait is WaitMode.LOOK:  # its message, which would be the letter, comes next
             return state, _busy(state, now)
-        task, mode, limit = claim.task, claim.mode, claim.limit
-        return to_dead_letter(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
+        dead = to_dead_letter(state, claim.task, claim.mode, Cause.RUNS_LOST, now)
+        return dead, Drop(Reason.DEAD)
     asks_twice = grant is not None and grant.parked and claim.enqueues
     if asks_twice or (entry is not None and entry.parked):
         has_begun = asks_twice or running is not None
@@ -199,7 +200,7 @@ def _take_turn(
             taken = replace(taken, taker=claim.nonce, due=now + claim.ttl)
         return replace_grant(state, taken), End(ending, grant.by)
     state = drop_grant(state, claim.task)
-    if free(state, claim.mode, claim.limit) and not claim.enqueues:
+    if free(state, claim.mode) and not claim.enqueues:
         return hold(state, claim, now, token)
     # The limit or the mode has changed since the task was woken, or it came too late for it: back
     # to the head.
@@ -293,15 +294,15 @@ def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:
 
 
 def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bool) -> bool:
-    if not free(state, claim.mode, claim.limit):
+    if not free(state, claim.mode):
         return False
     if started:  # its turn had come before its worker died
         return True
     if backlog(state):  # a message waits longer; its turn comes as this operation ends
         return False
     rank = entry.rank if entry else state.last + 1
-    writer_ahead = any(w.mode is Mode.EXCLUSIVE and w.rank < rank for w in state.waiting)
-    return claim.mode is Mode.EXCLUSIVE or not writer_ahead
+    writer_ahead = any(w.mode is not Mode.SHARED and w.rank < rank for w in state.waiting)
+    return claim.mode is not Mode.SHARED or not writer_ahead
 
 
 def _extend(state: KeyState, holder: Holder, claim: Claim, now: int) -> KeyState:

@@ -28,9 +28,7 @@ KNOWN: Mapping[type, frozenset[str]] = {
     Grant: frozenset(
         {"task", "mode", "limit", "parked", "woken", "due", "gives_up", "ordered", "arrived"}
     ),
-    Waiting: frozenset(
-        {"task", "mode", "limit", "rank", "arrived", "expires", "gives_up", "ordered"}
-    ),
+    Waiting: frozenset({"task", "mode", "rank", "arrived", "expires", "gives_up", "ordered"}),
     KeyState: frozenset(
         {"holders", "grants", "waiting", "parked", "first", "last", "done", "lost", "dead"}
         | {"paused"}

@@ -25,10 +25,14 @@ STRANGER_RESERVED = 45_000_000
 
 
 class Mode(StrEnum):
-    """How a key is held: alone (or as one of ``limit``), or together with all other readers."""
+    """How a key is held: alone, together with all other readers, or as one of a ``limit``.
+
+    No two modes hold a key together. A limit of 1 is a limit all the same.
+    """
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
+    LIMITED = "limited"
 
 
 class WaitMode(StrEnum):
@@ -98,7 +102,8 @@ class Claim:
     each delivery, so a duplicate is never taken for the owner. ``patience`` is how long a
     place is kept, or a turn of which nobody heard, ``done_ttl`` how long a finished task is
     remembered (0: not at all). For ``cooldown`` after it was granted its slot stays closed,
-    whatever becomes of it.
+    whatever becomes of it. ``limit`` is how many may hold the key together, in that mode: the
+    newest claim that asks decides for all. 0 says nothing of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
@@ -171,8 +176,10 @@ class Claim:
 class Holder:
     """A granted claim, until it ``expires``.
 
-    Until ``cools`` its slot stays closed when it is gone (0: not at all). ``replaced_by`` is the
-    newer task to which it is asked to give way: empty while there is none, ``None`` if it need not.
+    ``limit`` is that of the key, as its newest claim has asked; all that hold it, have a turn at it
+    or cool down carry the same. Until ``cools`` its slot stays closed when it is gone (0: not at
+    all). ``replaced_by`` is the newer task to which it is asked to give way: empty while there is
+    none, ``None`` if it need not.
     """
 
     task: str
@@ -296,7 +303,6 @@ class Waiting:
 
     task: str
     mode: Mode
-    limit: int
     rank: int
     arrived: int
     expires: int | None
@@ -325,7 +331,6 @@ class Dead:
 
     task: str
     mode: Mode
-    limit: int
     cause: Cause
     at: int
 
@@ -338,7 +343,8 @@ class KeyState:
     smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the dead letters of
     this operation; before a replay, the one that is to wait again. ``paused`` is how much later
     the waiting tasks give up than their ``gives_up`` says: for so long there was no worker, or the
-    key is on ``hold``, up to its end.
+    key is on ``hold``, up to its end. ``limit`` is what the slots said as an operation began, or
+    its claim; no store keeps it (0: nobody has said it).
     """
 
     holders: tuple[Holder, ...] = ()
@@ -353,6 +359,7 @@ class KeyState:
     paused: int = 0
     cooling: tuple[Cooling, ...] = ()
     hold: OperatorHold | None = None
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from celery_dlock.core.edits import (
     drop_entry,
     free,
     give_way,
+    limit_of_slots,
     to_grant,
 )
 from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
@@ -34,11 +35,15 @@ def expire(state: KeyState, now: int) -> KeyState:
 
 
 def note_pause(state: KeyState, now: int) -> KeyState:
-    """Add to ``paused`` the time in which no worker could have woken the tasks that wait.
+    """What an operation has to know of the time before it: the limit, and how long was a pause.
+
+    Add to ``paused`` the time in which no worker could have woken the tasks that wait.
 
     The time before the key was due is not known to be a pause, so they get a little more.
     """
     state = _drop_expired_places(state, now)  # which other operations no longer see
+    if limit := limit_of_slots(state):
+        state = replace(state, limit=limit)
     late = now - min(_instants(state), default=now)
     return replace(state, paused=state.paused + late + UNATTENDED) if late > UNATTENDED else state
 
@@ -79,12 +84,14 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
             break  # places alone reserve nothing
         if entry in late or entry.task in running:
             continue  # ended, or a shadow: its turn comes when the running one is gone
-        if not free(state, entry.mode, entry.limit):
+        if not free(state, entry.mode):
             break
         state = to_grant(state, entry, now)
     state, first = _wake_due(state, now)
     if state.paused and not _has_messages(state):
         state = replace(state, paused=0)
+    if state.limit:
+        state = replace(state, limit=0)
     return state, (*again, *first)
 
 

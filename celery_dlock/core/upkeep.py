@@ -55,7 +55,7 @@ def dead_letter(state: KeyState, task: str, cause: Cause, now: int) -> Step[bool
     turn = _turn(state, task)
     hopeless = turn is not None and turn.woken >= WAKES_BEFORE_DEAD
     if turn is not None and hopeless:
-        state = to_dead_letter(state, task, turn.mode, turn.limit, cause, now)
+        state = to_dead_letter(state, task, turn.mode, cause, now)
     return _settled(state, now, hopeless)
 
 

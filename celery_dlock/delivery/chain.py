@@ -57,8 +57,8 @@ def _next_step(
         return None
     held = execution.keys.access
     common = [key for key in keys.access if key in held]
-    common = [key for key in common if keys.access[key].mode is held[key].mode is Mode.EXCLUSIVE]
-    alone = (key for key in common if keys.access[key].is_alone and held[key].is_alone)
+    common = [key for key in common if keys.access[key].mode is held[key].mode is not Mode.SHARED]
+    alone = (key for key in common if held[key].mode is Mode.EXCLUSIVE)
     first = next(alone, None)
     return None if first is None else NextStep(first, tuple(common))
 

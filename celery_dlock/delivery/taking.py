@@ -195,7 +195,7 @@ def _follows_the_holder(execution: Execution, refused: Refused) -> bool:
     holder = busy.holder
     if holder is None or busy.hold is not None or busy.full:
         return False
-    if holder.mode is Mode.EXCLUSIVE and holder.limit == 1:
+    if holder.mode is Mode.EXCLUSIVE:
         return task_id_of(holder.task) == parent
     try:
         (state,) = execution.runtime.backend.look([claim.key])

@@ -167,7 +167,7 @@ def _passes_of(lease: Lease) -> tuple[Pass, ...]:
 
 def exclusive(lease: Lease) -> list[Term]:
     """Those of *lease*'s own keys that it may write."""
-    return [term for term in lease.own if term.claim.mode is Mode.EXCLUSIVE]
+    return [term for term in lease.own if term.claim.mode is not Mode.SHARED]
 
 
 def only_key(keys: Iterable[str]) -> str:

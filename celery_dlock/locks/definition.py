@@ -285,7 +285,7 @@ def _policy(
     if on_contention is None:
         return None
     policy = policy_named(on_contention)
-    is_alone = len(access) == 1 and access[0].is_alone and parents is None
+    is_alone = len(access) == 1 and access[0].mode is Mode.EXCLUSIVE and parents is None
     if replaces_running(policy) and not is_alone:
         raise ConfigurationError(
             "Replace(running=True) needs a task with one key alone: a limit, shared=True, several "
@@ -305,7 +305,7 @@ def _reserve(reserve: Reserve | None, access: Sequence[Access]) -> Reserve | Non
         return None
     if reserve not in get_args(Reserve):
         raise ConfigurationError(f"reserve must be 'retry' or 'chain', got {reserve!r}")
-    if reserve == "chain" and not any(one.is_alone for one in access):
+    if reserve == "chain" and not any(one.mode is Mode.EXCLUSIVE for one in access):
         raise ConfigurationError(
             "reserve='chain' needs a key that one task holds alone: no limit= and no shared=True"
         )

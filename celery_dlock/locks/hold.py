@@ -22,7 +22,7 @@ from celery_dlock.core.events import (
     Uncertain,
 )
 from celery_dlock.core.lease import Lease, Term
-from celery_dlock.core.state import Busy, Claim, Drop, Outcome, Park, Same, WaitMode
+from celery_dlock.core.state import Busy, Claim, Drop, Mode, Outcome, Park, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable, LockLost
 from celery_dlock.locks.current import end_current
 from celery_dlock.locks.manager import (
@@ -211,7 +211,7 @@ def owed(refused: Refused, claims: Sequence[Claim]) -> tuple[Claim, ...]:
     in_order = sorted(claims, key=lambda c: c.order)
     nothing = isinstance(verdict, Busy) and claim.wait is not WaitMode.PLACE
     left = [] if nothing else [claim]
-    if isinstance(verdict, Park) and claim.limit > 1:  # those before are reserved for it
+    if isinstance(verdict, Park) and claim.mode is Mode.LIMITED:  # those before are reserved for it
         left = [c for c in in_order if c.order <= claim.order]
     first = in_order[0]
     if claim.done_ttl and first.key not in {c.key for c in left}:

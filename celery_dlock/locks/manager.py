@@ -175,7 +175,7 @@ class LockManager:
                         refused = self._stand_back(claims, refused, turn)
                     self._leave_others(claims, [term.claim for term in terms], refused, woken)
                     return refused
-                token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
+                token = 0 if claim.mode is Mode.SHARED else verdict.token + self._epoch
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
             for term in terms:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost, keeping.on_doubt)
@@ -221,8 +221,8 @@ class LockManager:
         if not self._waits_alone(claim):
             return Refused(turn, Drop(Reason.WAITING))
         for later in reversed(claims):
-            if later.limit > 1 and claim.order < later.order <= turn.order:
-                ends = self._give_turn_back(later, keeps_rank=claim.mode is Mode.EXCLUSIVE)
+            if later.mode is Mode.LIMITED and claim.order < later.order <= turn.order:
+                ends = self._give_turn_back(later, keeps_rank=claim.mode is not Mode.SHARED)
                 if ends is not None and more_time(self._backend, later, ends, claims):
                     # It waits at *claim* now
                     self._verdict(self._backend.leave(later, Outcome.OVER))
@@ -410,7 +410,7 @@ class LockManager:
 
 def _turn_at_limit(claims: Sequence[Claim], woken: str) -> Claim | None:
     """The turn for which a task that waits in the store was *woken*, if that key has a limit."""
-    at_limit = (c for c in claims if c.key == woken and c.limit > 1)
+    at_limit = (c for c in claims if c.key == woken and c.mode is Mode.LIMITED)
     return next((claim for claim in at_limit if claim.wait is WaitMode.QUEUE), None)
 
 
@@ -426,7 +426,7 @@ def _unused(claims: Sequence[Claim]) -> Outcome:
 def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
     """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
     own = [claim for claim in claims if claim.key not in parents]
-    return next((claim for claim in own if claim.mode is Mode.EXCLUSIVE), own[0])
+    return next((claim for claim in own if claim.mode is not Mode.SHARED), own[0])
 
 
 def remembered(claim: Claim, least: int) -> Claim:
@@ -436,7 +436,8 @@ def remembered(claim: Claim, least: int) -> Claim:
 
 def waits_for_a_limit(refused: Refused) -> bool:
     """Whether the task waits in the store for a key with a limit."""
-    return refused.claim.limit > 1 and refused.verdict in (Park(), Drop(Reason.WAITING))
+    is_limit = refused.claim.mode is Mode.LIMITED
+    return is_limit and refused.verdict in (Park(), Drop(Reason.WAITING))
 
 
 def kept_for_itself(claim: Claim) -> Claim:

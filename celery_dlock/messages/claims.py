@@ -39,7 +39,7 @@ def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> 
     how: dict[str, Any] = {}
     if access.cooldown:
         how["cooldown"] = int(access.cooldown * SECOND)
-    if access.limit > 1 and terms.get("drop_oldest") and key != keys.first:
+    if access.mode is Mode.LIMITED and terms.get("drop_oldest") and key != keys.first:
         # Who waits there does so for another first key, and is none that a newer one replaces.
         terms = {**terms, "max_waiting": 0, "drop_oldest": False}
     return Claim(key, mode=access.mode, limit=access.limit, **how, **terms)

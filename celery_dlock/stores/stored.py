@@ -85,4 +85,4 @@ def dead_or_unreadable(task: str, read: Callable[[], Dead]) -> Dead:
     try:
         return sound(read())
     except NONSENSE:
-        return Dead(task, Mode.EXCLUSIVE, 1, Cause.UNREADABLE, 0)
+        return Dead(task, Mode.EXCLUSIVE, Cause.UNREADABLE, 0)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_dlock.core.access import Access, Keys
+from celery_dlock.core.access import Keys
 from celery_dlock.core.backoff import pauses
 from celery_dlock.core.events import Contended, StaleRejected, Subject, TimedOut, Unavailable
 from celery_dlock.core.lease import SECOND, Lease, Term
@@ -143,8 +143,8 @@ class Acquisition:
 def _outer_terms(app_runtime: Runtime, keys: Keys) -> dict[str, Term]:
     """The terms of those of *keys* that the running code holds already.
 
-    Raises :exc:`LockContended` for a key that it holds in another mode or with a higher limit: it
-    would wait for itself. If it holds a parent for itself alone, it may read that. Raises
+    Raises :exc:`LockContended` for a key that it holds in another mode: it would wait for itself.
+    What it holds for itself alone it may have with a limit, too, and read if it is a parent. Raises
     :exc:`LockLost` for a key that it has lost.
     """
     store = app_runtime.backend
@@ -153,10 +153,9 @@ def _outer_terms(app_runtime: Runtime, keys: Keys) -> dict[str, Term]:
         if term.lost:
             raise LockLost(key, term.lost)
         is_parent = key in keys.parents
-        access = Access(Mode.SHARED) if is_parent else keys.access[key]
-        is_alike = term.claim.mode is access.mode and term.claim.limit <= access.limit
-        is_alone = term.claim.mode is Mode.EXCLUSIVE and term.claim.limit == 1
-        if not (is_alike or (is_parent and is_alone)):
+        mode = Mode.SHARED if is_parent else keys.access[key].mode
+        is_alone = term.claim.mode is Mode.EXCLUSIVE
+        if term.claim.mode is not mode and not (is_alone and (is_parent or mode is Mode.LIMITED)):
             seconds_left = max(0.0, term.trusted_until - term.monotonic())
             raise LockContended(key, task_id_of(term.claim.task), seconds_left)
     return terms

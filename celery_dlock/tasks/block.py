@@ -28,7 +28,7 @@ from celery import current_app
 
 from celery_dlock.core.access import Access, KeyOptions, Keys, Wanted, entries
 from celery_dlock.core.checks import duration, optional_duration, quoted
-from celery_dlock.core.edits import free
+from celery_dlock.core.edits import ask_with_limit, free
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode, Outcome
@@ -181,7 +181,7 @@ class Block:
         access_by_key = {**self._keys.access, **parents}
         states, now = store.look(list(access_by_key)), store.now()
         return not all(
-            free(drop_expired(state, now), access.mode, access.limit)
+            free(ask_with_limit(drop_expired(state, now), access.mode, access.limit), access.mode)
             for state, access in zip(states, access_by_key.values(), strict=True)
         )
 

@@ -22,7 +22,7 @@ from celery_dlock.cli.main import dlock
 from celery_dlock.core.events import Event, Woken
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Claim, Drop, Outcome, Park, Reason, Run, WaitMode
+from celery_dlock.core.state import Claim, Drop, Mode, Outcome, Park, Reason, Run, WaitMode
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.runtime import forget, runtime
 
@@ -112,6 +112,8 @@ class Operator:
         return [holder.task.split(":")[0] for holder in state.holders]
 
     def claim(self, key: str, task: str, **options: Any) -> Claim:
+        if "limit" in options:
+            options.setdefault("mode", Mode.LIMITED)
         nonce = uuid.uuid4().hex
         return Claim(key, f"{task}:0:0", nonce, **{"ttl": 60 * SECOND, **options})
 

@@ -74,7 +74,7 @@ class Campaign:
 
     def enter(self, number: int) -> None:
         key, client = self.dice.choice(list(LIMITS)), self.dice.randrange(CLIENTS)
-        mode = self.dice.choice(list(Mode)) if key == "read" else Mode.EXCLUSIVE
+        mode = self.dice.choice(list(Mode)) if key == "read" else Mode.LIMITED
         mine = claim(f"task {number}", key=key, limit=LIMITS[key], mode=mode)
         verdict = self.clients[client].enter(mine).verdict
         if isinstance(verdict, Run):

@@ -60,7 +60,7 @@ def _claim(task: str, wait: WaitMode = WaitMode.QUEUE) -> Claim:
 
 
 def _waits(task: str, rank: int) -> Waiting:
-    return Waiting(task, Mode.EXCLUSIVE, 1, rank, NOW - MINUTE, None)
+    return Waiting(task, Mode.EXCLUSIVE, rank, NOW - MINUTE, None)
 
 
 HOLDER = Holder("h", "1", Mode.EXCLUSIVE, 1, 0, 7, NOW - MINUTE, NOW + MINUTE, "charge", "host:1")
@@ -86,7 +86,7 @@ ONE: dict[Any, Any] = {
     Waiting: _waits("other", 8),
     Cooling: Cooling("other", Mode.EXCLUSIVE, 1, NOW + 3 * SECOND),
     OperatorHold: OperatorHold("other", "ann", "why", NOW - SECOND, NOW + 3 * SECOND),
-    Dead: Dead("other", Mode.EXCLUSIVE, 1, Cause.UNREADABLE, NOW - SECOND),
+    Dead: Dead("other", Mode.EXCLUSIVE, Cause.UNREADABLE, NOW - SECOND),
 }
 
 #: Durations, counts and instants: past, soon, later than all others.
@@ -239,7 +239,7 @@ def _names(prefix: str) -> list[str]:
 
 
 def _head(entry: Waiting) -> bytes:
-    parts = (entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
+    parts = (entry.mode, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
     coded = [None if part is None else _coded(part) for part in parts]
     return b"".join(map(_packed, [*coded, _others(entry) or None]))
 

@@ -19,6 +19,8 @@ SWEEP = ("sweep", 100)
 
 
 def _claim(task: str, wait: WaitMode = WaitMode.NOT, nonce: str = "1", **others: Any) -> Claim:
+    if "limit" in others:
+        others.setdefault("mode", Mode.LIMITED)
     return Claim(KEY, task, nonce, ttl=4 * SECOND, wait=wait, patience=60 * SECOND, **others)
 
 

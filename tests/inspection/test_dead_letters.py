@@ -22,7 +22,7 @@ def desk() -> Iterator[Operator]:
 
 
 def letter(message: bytes) -> DeadLetterEntry:
-    dead = Dead("id:1:0", Mode.EXCLUSIVE, 1, Cause.UNREADABLE, 1_000_000)
+    dead = Dead("id:1:0", Mode.EXCLUSIVE, Cause.UNREADABLE, 1_000_000)
     return DeadLetterEntry.of(DeadMessage("order:42", dead, message))
 
 

@@ -82,7 +82,7 @@ def test_who_waits_for_a_limit_is_not_told_to_be_woken(open_one: Open) -> None:
 
     slots = [("tenant:7", 2), ("all", 3)]
     others = [
-        Claim(key, f"other-{number}:0:0", "n", ttl=10**9, limit=limit)
+        Claim(key, f"other-{number}:0:0", "n", ttl=10**9, mode=Mode.LIMITED, limit=limit)
         for key, limit in slots
         for number in range(limit)
     ]
@@ -377,7 +377,7 @@ def test_one_that_has_run_by_a_copy_of_its_dead_message_is_done(
     desk = open_one()
     result = task(desk, "queue").delay("42")
     desk.deliver()
-    letter = DeadMessage(KEY, Dead(f"{result.id}:0:0", Mode.EXCLUSIVE, 1, cause, 1_000_000), b"m")
+    letter = DeadMessage(KEY, Dead(f"{result.id}:0:0", Mode.EXCLUSIVE, cause, 1_000_000), b"m")
     monkeypatch.setattr(runtime(desk.app).backend, "dead_of", lambda _: [letter])
 
     assert explain(desk.app, result.id).state is state

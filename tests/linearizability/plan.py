@@ -203,8 +203,10 @@ class _Drawing:
             self._task(),
             nonce=f"{self._client}.{len(mine)}",
             ttl=self._for(1, 2, 3, 4) if self._driven else LEASE,
-            mode=self._if("shared", Mode.EXCLUSIVE, Mode.SHARED),
-            limit=self._if("limit", 1, 2),
+            mode=self._if("shared", Mode.EXCLUSIVE, Mode.SHARED)
+            if self._chance.random() < 0.5
+            else self._if("limit", Mode.EXCLUSIVE, Mode.LIMITED),
+            limit=self._if("limit", 1, 2, 3),
             wait=self._if("wait", WaitMode.QUEUE, *WaitMode),
             patience=self._for(1, 2, 4),
             done_ttl=self._if("done_ttl", 0, self._for(3)),

@@ -13,6 +13,7 @@ from celery_dlock.core.state import (
     Ending,
     Grant,
     KeyState,
+    Mode,
     NotHeld,
     Reason,
     Renewed,
@@ -26,12 +27,15 @@ from tests.model.worlds import (
     CHAINS,
     KEEP,
     LATE,
+    NARROWS,
+    ONE,
     ORDERED,
     PLACE,
     QUEUE,
     REVOKED,
     SHRINKS,
     SKIP,
+    THREE,
     TWO,
 )
 from tests.services.planted import Instead
@@ -44,6 +48,7 @@ IMPATIENT = Config("two give up, a fault", (QUEUE, LATE, LATE), faults=1)
 EARLY = Config("kept; early, a fault", (KEEP, KEEP), faults=1, early_ack=True)
 HELD = Config("on hold", (TWO, TWO), faults=1, hold=True)
 CHAINED = Config("a chain, a fault", (replace(CHAINS, retries_as=1), QUEUE, QUEUE), faults=1)
+TWO_AND_MORE = Config("limits of one, two, three", (ONE, TWO, THREE), workers=3)
 REPLACING = Config("the newest replaces", (Task(max_waiting=1, replaces=True),) * 3)
 
 
@@ -137,10 +142,13 @@ def _without_a_word(whole: Any, state: KeyState, entry: Any, *of: Any) -> Any:
     return edits.drop_entry(state, entry.task) if dropped else whole(state, entry, *of)
 
 
-def _own_limit(whole: Any, state: KeyState, *of: Any) -> bool:
-    holders = tuple(replace(h, limit=9) for h in state.holders)
-    grants = tuple(replace(g, limit=9) for g in state.grants)
-    return bool(whole(replace(state, holders=holders, grants=grants), *of))
+def _with_limit(state: KeyState, limit: int) -> KeyState:
+    return edits.ask_with_limit(state, Mode.LIMITED, limit)
+
+
+def _all_limited(state: KeyState) -> KeyState:
+    holders = tuple(replace(h, mode=Mode.LIMITED) for h in state.holders)
+    return replace(state, holders=holders)
 
 
 def _woken_once(whole: Any, state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
@@ -160,8 +168,22 @@ DEFECTS = {
     "two holders have one slot": Defect(
         edits, "hold", _in_one_slot, "S1 one holder", Config("two slots", (TWO, TWO))
     ),
-    "only the own limit counts while two versions run": Defect(
-        edits, "free", _own_limit, "S1 n", Config("a limit that shrinks", (SHRINKS,) * 3, workers=3)
+    "a limit stays what it was while somebody holds the key": Defect(
+        edits, "ask_with_limit", lambda _, state, *__: state, "S1 the newest", TWO_AND_MORE
+    ),
+    "a limit that has fallen lets others in": Defect(
+        edits,
+        "free",
+        lambda whole, state, mode: whole(_with_limit(state, 9), mode),
+        "S1 nobody starts",
+        Config("a limit that falls", (NARROWS,) * 3, workers=3),
+    ),
+    "who wants the key alone is joined by those with a limit": Defect(
+        edits,
+        "free",
+        lambda whole, state, _: whole(_all_limited(state), Mode.LIMITED),
+        "S1 nobody starts",
+        Config("a limit that is no limit any more", (SHRINKS,) * 3, workers=3),
     ),
     "a lease that has ended is renewed": Defect(machine, "renew", _renews_what_has_ended, "R a"),
     "a task that is done is not known": Defect(
@@ -184,7 +206,7 @@ DEFECTS = {
     "a newcomer overtakes those who wait": Defect(
         machine,
         "_may_start",
-        lambda _, state, claim, *__: edits.free(state, claim.mode, claim.limit),
+        lambda _, state, claim, *__: edits.free(state, claim.mode),
         "S6",
         TRIPLE,
     ),

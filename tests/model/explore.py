@@ -40,7 +40,7 @@ class Task:
 
     wait: WaitMode = WaitMode.QUEUE
     mode: Mode = Mode.EXCLUSIVE
-    limit: int = 1
+    limit: int = 0
     gives_up: bool = False
     max_waiting: int = 0
     replaces: bool = False
@@ -162,8 +162,8 @@ class Explorer:
         if name not in self._claims:
             task = self._task(me)
             given: dict[str, Any] = {
-                "mode": task.mode,
-                "limit": task.limit,
+                "mode": Mode.LIMITED if task.limit else task.mode,
+                "limit": task.limit or 1,
                 "wait": task.wait,
                 "cooldown": int(self.config.cooldown),
                 "gives_up": int(task.gives_up),

@@ -140,10 +140,12 @@ def check_state(state: KeyState) -> None:
     readers = [h for h in live if h.mode is Mode.SHARED]
     require(len(readers) in (0, len(live)), "S1 never a reader together with a writer", state)
     if not readers:
-        most = max((h.limit for h in live), default=0)
-        require(len(live) <= most, "S1 never more holders than the limit", state)
+        alone = any(h.mode is Mode.EXCLUSIVE for h in live)
+        require(not alone or len(live) == 1, "S1 who holds alone is alone", state)
         require(len({h.slot for h in live}) == len(live), "S1 one holder a slot", state)
         require(len({h.token for h in live}) == len(live), "S1 one token a holder", state)
+    limits = {s.limit for s in _slots(state) if s.mode is Mode.LIMITED}
+    require(len(limits) <= 1, "S1 a key has one limit", state)
     for names in (tasks, turns, entries, [*turns, *entries], [*turns, *tasks]):
         require(len(set(names)) == len(names), "Q a task is there once", state)
     parked = sum(w.parked for w in state.waiting)
@@ -175,16 +177,25 @@ def check_after(state: KeyState) -> None:
     require(not late, "S4 nobody waits who has waited for too long", state)
 
 
+def _slots(state: KeyState) -> list[Holder | Grant | Cooling]:
+    return [*state.holders, *state.grants, *state.cooling]
+
+
 def fits(state: KeyState, asking: Waiting | Claim) -> bool:
-    """Whether *asking* could hold the key beside all that is taken."""
+    """Whether *asking* could hold the key beside all that is taken.
+
+    What waits has no limit of its own: what the key has counts, as far as somebody is there.
+    """
     if state.hold is not None:
         return False
     taken: list[Holder | Grant | Cooling] = [*state.holders, *state.cooling]
     taken += [g for g in state.grants if g.reserves and g.task != asking.task]
     if any(t.mode is not asking.mode for t in taken):
         return False
-    limit = min([asking.limit, *(t.limit for t in taken)])
-    return asking.mode is Mode.SHARED or len(taken) < limit
+    if asking.mode is not Mode.LIMITED:
+        return asking.mode is Mode.SHARED or not taken
+    of_key = next((s.limit for s in _slots(state) if s.mode is Mode.LIMITED), 1)
+    return len(taken) < (asking.limit if isinstance(asking, Claim) else of_key)
 
 
 def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
@@ -192,6 +203,9 @@ def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
     own = [h for h in step.state.holders if h.owner == claim.owner]
     runs = isinstance(step.verdict, Run)
     require(not runs or len(own) == 1, "R who is told to run holds the key", step)
+    if claim.mode is Mode.LIMITED:
+        limits = {s.limit for s in _slots(step.state) if s.mode is Mode.LIMITED}
+        require(limits <= {claim.limit}, "S1 the newest asker says the limit", (before, step))
     queues = claim.wait is WaitMode.QUEUE or claim.enqueues
     refused = isinstance(step.verdict, Same) or (
         isinstance(step.verdict, Busy) and not step.verdict.full

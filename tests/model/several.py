@@ -35,8 +35,12 @@ class Wants:
 
     key: str
     mode: Mode = Mode.EXCLUSIVE
-    limit: int = 1
+    limit: int = 0
     parent: bool = False
+
+    @property
+    def how(self) -> Mode:
+        return Mode.LIMITED if self.limit else self.mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class Model:
         wants, keeping = self.crowd.tasks[me.task], Keeping(None, lambda *_: None)
         claim = Claim("", f"t{me.task}", str(me.nonce), AHEAD, wait=self.crowd.wait)
         claim = replace(claim, patience=AHEAD, done_ttl=AHEAD)
-        claims = [replace(claim, key=w.key, mode=w.mode, limit=w.limit) for w in wants]
+        claims = [replace(claim, key=w.key, mode=w.how, limit=w.limit or 1) for w in wants]
         parents = [w.key for w in wants if w.parent]
         try:
             answer = manager.acquire(claims, keeping, b"", me.woken or None, parents)

@@ -15,7 +15,9 @@ NEWEST = Task(max_waiting=1, replaces=True, newest=True)
 RETRIES = Task(retries_as=2, reserves=True)
 CHAINS = replace(RETRIES, chains=True)
 PLACE_READ, PLACE_TWO = replace(PLACE, mode=Mode.SHARED), replace(PLACE, limit=2)
-SHRINKS = replace(TWO, becomes=QUEUE)
+ONE, THREE = Task(limit=1), Task(limit=3)
+SHRINKS, NARROWS = replace(TWO, becomes=QUEUE), replace(TWO, becomes=ONE)
+WIDENS = replace(ONE, becomes=TWO)
 UNPARKS, PARKS = Task(becomes=PLACE), replace(PLACE, becomes=QUEUE)
 WRITES, READS = replace(READ, becomes=QUEUE), Task(becomes=READ)
 EVERYTHING = replace(RETRIES, ordered=True, keep=True)
@@ -61,7 +63,8 @@ TRIPLES: dict[str, tuple[Task, ...]] = {
 SLOTS = {
     "three for two slots": (TWO,) * 3,
     "each in its way for two slots": (TWO, PLACE_TWO, replace(SKIP, limit=2)),
-    "two limits": (TWO, TWO, QUEUE),
+    "a limit, and who wants the key alone": (TWO, TWO, QUEUE),
+    "three that say another limit each": (ONE, TWO, THREE),
 }
 CHANGES = {
     "a policy that changes": (UNPARKS, PARKS),
@@ -87,7 +90,10 @@ SLOW = (
         for name, tasks in TRIPLES.items()
         if name not in ("the newest of three replaces", "two of three give up")
     ),
-    Config("a limit that shrinks", (SHRINKS,) * 3, workers=3),
+    Config("a limit that is no limit any more", (SHRINKS,) * 3, workers=3),
+    Config("a limit that falls", (NARROWS,) * 3, workers=3),
+    Config("a limit that rises", (WIDENS,) * 3, workers=3),
+    Config("limits of one, two, three; a fault", (ONE, TWO, THREE), faults=1),
     Config("kept; early, two faults", (KEEP, KEEP), faults=2, early_ack=True),
     Config("kept, ordered and reserved; early, a fault", (EVERYTHING, KEEP, KEEP), 1, 2, True),
 )

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from celery_dlock.core.access import Access, Keys
@@ -239,8 +238,8 @@ class Crowd:
     def _check_limits(self) -> None:
         for key in {key for task in self.running for key in self.tasks[task].all}:
             on_it = [self.access(task, key) for task in self.running if key in self.tasks[task].all]
-            writes = [access for access in on_it if access.mode is Mode.EXCLUSIVE]
-            assert len(writes) <= min((a.limit for a in writes), default=0), key
+            writes = [access for access in on_it if access.mode is not Mode.SHARED]
+            assert len(writes) <= max((a.limit for a in writes), default=0), key
             assert not writes or len(writes) == len(on_it), key
 
     def access(self, task: str, key: str) -> Access:
@@ -258,7 +257,7 @@ class Crowd:
             mine = self.access(task, key)
             if any(a.mode is not mine.mode for a in beside):
                 return False
-            if mine.mode is Mode.EXCLUSIVE and len(beside) >= mine.limit:
+            if mine.mode is not Mode.SHARED and len(beside) >= mine.limit:
                 return False
         return True
 
@@ -317,6 +316,6 @@ class Crowd:
 
 def keys(wanted: Mapping[str, int], parents: Sequence[str] = ()) -> Keys:
     """``keys({"order": 1, "tenant": 3, "catalog": 0})``: how many may hold each, 0 for readers."""
-    one = partial(Access, Mode.EXCLUSIVE)
-    asked = [(k, one(n) if n else Access(Mode.SHARED)) for k, n in wanted.items()]
+    modes = {0: Mode.SHARED, 1: Mode.EXCLUSIVE}
+    asked = [(k, Access(modes.get(n, Mode.LIMITED), n or 1)) for k, n in wanted.items()]
     return Keys.of(asked, parents)

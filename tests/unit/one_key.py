@@ -39,7 +39,9 @@ START = 1_800_000_000_000_000
 
 
 def claim(task: str, nonce: str = "1", **options: Any) -> Claim:
-    defaults = {"ttl": TTL, "patience": PATIENCE, "done_ttl": 1}
+    defaults: dict[str, Any] = {"ttl": TTL, "patience": PATIENCE, "done_ttl": 1}
+    if "limit" in options:
+        defaults["mode"] = Mode.LIMITED
     return Claim("key", task, nonce, **{**defaults, **options})
 
 

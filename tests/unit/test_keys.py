@@ -138,7 +138,7 @@ class TestSeveralKeys:
         several: list[Wanted] = [Limit("a", 3, cooldown=60), Shared("b"), "c"]
 
         assert entries(several, {}) == [
-            ("a", Access(limit=3, cooldown=60.0)),
+            ("a", Access(Mode.LIMITED, 3, cooldown=60.0)),
             ("b", READS),
             ("c", Access()),
         ]

@@ -318,7 +318,7 @@ def test_a_replaced_task_has_a_turn_to_end_as_it_was_held() -> None:
     key.leave(mine, Outcome.ABANDONED)
 
     ends = Grant(
-        *("a:0:0", Mode.EXCLUSIVE, 2, False, 0, key.now + GAVE_WAY, Ending.DROPPED), by="n:0:0"
+        *("a:0:0", Mode.LIMITED, 2, False, 0, key.now + GAVE_WAY, Ending.DROPPED), by="n:0:0"
     )
     assert ends in key.state.grants
 
@@ -381,7 +381,7 @@ def test_a_turn_of_which_nobody_heard_is_kept_for_its_task_and_counts_as_a_start
 def test_with_its_turn_goes_a_place_of_another_delivery(key: OneKey) -> None:
     key.enter(place("a", "other"))
     key.state = replace(
-        key.state, waiting=(Waiting("a", Mode.EXCLUSIVE, 1, 0, key.now, key.now + LONG),)
+        key.state, waiting=(Waiting("a", Mode.EXCLUSIVE, 0, key.now, key.now + LONG),)
     )
 
     key.leave(queued("a", begun=False), Outcome.REPEAT)
@@ -520,8 +520,8 @@ def _time_out(key: OneKey, task: str) -> None:
 
 def dead_of(key: OneKey, task: str = "a", cause: Cause = Cause.UNREADABLE) -> None:
     """*task* is on the list of dead letters; b waits, and the key is free since a moment."""
-    waits = Waiting("b", Mode.EXCLUSIVE, 1, 1, key.now, None)
-    dead = Dead(task, Mode.EXCLUSIVE, 1, cause, key.now)
+    waits = Waiting("b", Mode.EXCLUSIVE, 1, key.now, None)
+    dead = Dead(task, Mode.EXCLUSIVE, cause, key.now)
     key.state, key.dead = KeyState(waiting=(waits,), parked=1, last=1), {task: dead}
 
 

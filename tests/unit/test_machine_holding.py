@@ -91,7 +91,7 @@ def test_the_head_keeps_its_patience_and_order(key: OneKey, promised: bool, aske
     key.enter(queued("b", "woken", limit=1, ordered=asked))
 
     (back,) = key.state.waiting
-    assert (back.task, back.mode, back.limit) == ("b", Mode.EXCLUSIVE, 1)
+    assert (back.task, back.mode) == ("b", Mode.LIMITED)
     assert (back.arrived, back.expires, back.gives_up) == (START, None, START + TTL)
     assert back.ordered is True
 

@@ -100,7 +100,7 @@ def test_a_message_put_back_takes_the_place_of_its_place(key: OneKey) -> None:
 
 
 def test_a_duplicate_of_what_is_done_takes_along_whatever_was_left_of_it() -> None:
-    left = Waiting("a", Mode.EXCLUSIVE, 1, rank=1, arrived=START, expires=None)
+    left = Waiting("a", Mode.EXCLUSIVE, rank=1, arrived=START, expires=None)
     state = KeyState(waiting=(left,), parked=1, last=1, done=frozenset({"a"}))
 
     step = machine.enter(state, queued("a"), START)

@@ -147,7 +147,10 @@ NARROW, WIDE = 2, 3
 def asks(nonce: str, *, keep: bool = False) -> list[Claim]:
     """The claims of a delivery of one task: at a, which two may hold, and b, which three may."""
     narrow, wide = claims(keys="ab", wait=WaitMode.QUEUE, keep=keep)
-    return [replace(wide, limit=WIDE, nonce=nonce), replace(narrow, limit=NARROW, nonce=nonce)]
+    return [
+        replace(wide, mode=Mode.LIMITED, limit=WIDE, nonce=nonce),
+        replace(narrow, mode=Mode.LIMITED, limit=NARROW, nonce=nonce),
+    ]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -159,7 +162,7 @@ def test_who_is_woken_before_its_forerunner_has_left_takes_nothing_away(
     def wake(wakes: Sequence[Wake]) -> None:
         woken.extend((each.key, each.task) for each in wakes)
 
-    others = [replace(claims(f"o{n}", "b")[0], limit=WIDE) for n in range(WIDE)]
+    others = [replace(claims(f"o{n}", "b")[0], mode=Mode.LIMITED, limit=WIDE) for n in range(WIDE)]
     for other in others:
         store.enter(other)
     early, late = store.manager(wake), store.manager(wake)
@@ -192,13 +195,13 @@ def test_who_is_woken_before_its_forerunner_has_left_takes_nothing_away(
 
 def test_who_waits_at_the_narrower_limit_has_no_turn_at_the_wider(store: Faulty) -> None:
     manager = store.manager(lambda wakes: None)
-    others = [replace(claims(f"o{n}", "b")[0], limit=WIDE) for n in range(WIDE)]
+    others = [replace(claims(f"o{n}", "b")[0], mode=Mode.LIMITED, limit=WIDE) for n in range(WIDE)]
     for other in others:
         store.enter(other)
     manager.acquire(asks("1"), KEEPING, b"message")
     manager.take_back([replace(asks("1")[1], wait=WaitMode.NOT)])
     for n in range(NARROW):
-        store.enter(replace(claims(f"n{n}", "a")[0], limit=NARROW))
+        store.enter(replace(claims(f"n{n}", "a")[0], mode=Mode.LIMITED, limit=NARROW))
     manager.take_back(others[:1])
 
     answer = manager.acquire(asks("2"), KEEPING, b"message", woken="b")

@@ -26,7 +26,7 @@ from celery_dlock import (
     locked_task,
 )
 from celery_dlock.core.lease import unsleeping
-from celery_dlock.core.state import Claim, Run
+from celery_dlock.core.state import Claim, Mode, Run
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import stale_holder
 from tests.services.until import until
@@ -73,7 +73,8 @@ def refusal_of(late: Any) -> StaleFencingToken:
 
 def somebody_holds(app: Celery, key: str, limit: int = 1) -> None:
     """Somebody who is not the running code: for that a key is re-entrant."""
-    claim = Claim(key, "somebody:0:0", "n", ttl=30_000_000, limit=limit)
+    mode = Mode.LIMITED if limit > 1 else Mode.EXCLUSIVE
+    claim = Claim(key, "somebody:0:0", "n", ttl=30_000_000, mode=mode, limit=limit)
     assert isinstance(runtime(app).backend.enter(claim).verdict, Run)
 
 

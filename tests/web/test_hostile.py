@@ -149,4 +149,4 @@ def test_arguments_of_the_dead_are_shown_only_where_that_was_asked_for(
 
 
 def _dead(task: str) -> Any:
-    return Dead(task, Mode.EXCLUSIVE, 1, Cause.UNKNOWN_TASK, 1_700_000_000_000_000)
+    return Dead(task, Mode.EXCLUSIVE, Cause.UNKNOWN_TASK, 1_700_000_000_000_000)

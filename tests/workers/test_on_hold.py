@@ -21,7 +21,7 @@ from celery_dlock import (
 )
 from celery_dlock.core.events import Contended, Parked, Rescheduled, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Run
+from celery_dlock.core.state import Claim, Mode, Run
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import refused
@@ -238,7 +238,9 @@ def test_a_hold_on_a_wide_limit_takes_no_time_at_the_narrow(desk: Desk, narrow: 
 def test_a_hold_that_has_ended_has_taken_no_time(desk: Desk, narrow: Any) -> None:
     store = desk.store
     for number in range(2):  # the limit of the customer is reached until the end
-        claim = Claim("of:a", f"run{number}:0:0", "nonce", store.lease_of(60 * SECOND), limit=2)
+        claim = Claim(
+            "of:a", f"run{number}:0:0", "nonce", store.lease_of(60 * SECOND), Mode.LIMITED, 2
+        )
         assert isinstance(store.enter(claim).verdict, Run)
     sent = narrow.delay("a", 1)
     desk.deliver_all()

@@ -28,7 +28,7 @@ from celery_dlock import (
 )
 from celery_dlock.core.events import Acquired, Contended, Dropped, Rescheduled
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim
+from celery_dlock.core.state import Claim, Mode
 from celery_dlock.delivery import plan
 from celery_dlock.testing import ManualClock, held_by_another
 from tests.services.desk import Desk
@@ -172,7 +172,7 @@ def test_a_store_that_does_not_answer_then_refuses_nobody(desk: Desk, make: Make
     desk.patch.setattr(plan, "RELEASES_WITHIN", 0)
     step, backend = make(Skip(), "step", limit=2), desk.store
     for task in ("parent:0:0", "other:0:0"):
-        backend.enter(Claim("order", task, "nonce", ttl=SECOND, limit=2))
+        backend.enter(Claim("order", task, "nonce", ttl=SECOND, mode=Mode.LIMITED, limit=2))
     desk.patch.setattr(backend, "look", Mock(side_effect=BackendUnavailable("away")))
 
     result = step.apply_async(parent_id="parent")
@@ -185,7 +185,7 @@ def test_a_store_that_does_not_answer_then_refuses_nobody(desk: Desk, make: Make
 def test_a_task_without_a_part_in_it_is_refused_at_once(desk: Desk, make: Make) -> None:
     step, backend = make(Skip(), "step", limit=2), desk.store
     for task in ("first:0:0", "second:0:0"):
-        backend.enter(Claim("order", task, "nonce", ttl=SECOND, limit=2))
+        backend.enter(Claim("order", task, "nonce", ttl=SECOND, mode=Mode.LIMITED, limit=2))
     desk.patch.setattr(backend, "look", Mock(side_effect=AssertionError))
 
     result = step.delay()

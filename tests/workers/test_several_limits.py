@@ -44,7 +44,7 @@ def make(desk: Desk) -> Make:
     return make
 
 
-def fill(desk: Desk, key: str, limit: int, mode: Mode = Mode.EXCLUSIVE) -> list[Claim]:
+def fill(desk: Desk, key: str, limit: int, mode: Mode = Mode.LIMITED) -> list[Claim]:
     """Take all slots of *key*, for nobody in this process."""
     claims = [
         Claim(key, f"other-{n}:0:0", f"n{n}", LONG, mode=mode, limit=limit) for n in range(limit)

@@ -131,7 +131,7 @@ class OptimisticBackend(NoteStore):
         if committed is None or committed.version_row is None:
             return None
         self._own().alone[row] = committed.version_row
-        token = committed.number if claim.mode is Mode.EXCLUSIVE else 0
+        token = 0 if claim.mode is Mode.SHARED else committed.number
         return Reply(Run(0, token))
 
     def _enter_used(self, enter: Enter, own: _Own) -> Reply[EnterVerdict]:

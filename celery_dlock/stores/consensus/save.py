@@ -238,7 +238,7 @@ def taken_free(claim: Claim, row: Name, now: int) -> Commit | None:
     return Commit(
         _version_row(claim),
         None,
-        encode_alone(claim, int(claim.mode is Mode.EXCLUSIVE), now),
+        encode_alone(claim, int(claim.mode is not Mode.SHARED), now),
         absent={_done(claim)},
         held=(row, b""),
         lease=claim.ttl,

@@ -97,7 +97,7 @@ _STAMP = f"""CREATE FUNCTION dlock.stamp(p_prefix TEXT, p_key TEXT, p_task TEXT)
 RETURNS TEXT LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN concat_ws('|', coalesce((SELECT version FROM dlock.state WHERE {_AT}), 0),
-        coalesce((SELECT string_agg(concat_ws(':', token, l.expires, l.replaced_by), ','
+        coalesce((SELECT string_agg(concat_ws(':', token, l."limit", l.expires, l.replaced_by), ','
             ORDER BY token) FROM {_WITH_LEASES}), ''),
         (SELECT string_agg(concat_ws(':', done, lost, until), ',' ORDER BY done)
             FROM dlock.past WHERE {_AT} AND task = p_task));
@@ -105,6 +105,7 @@ END $$"""
 
 _HELD = ", ".join(
     {
+        "limit": 'coalesce(l."limit", h."limit") AS "limit"',
         "expires": "coalesce(l.expires, h.expires) AS expires",
         "replaced_by": "coalesce(l.replaced_by, h.replaced_by) AS replaced_by",
     }.get(name, f'"{name}"')

@@ -70,7 +70,7 @@ _GUARD_HOLDERS = f"""WITH free AS MATERIALIZED (SELECT token FROM holder WHERE p
 SELECT CASE WHEN {GO} THEN (SELECT string_agg(token::text, ',') FROM free) END,
     CASE WHEN {GO} THEN set_config('dlock.go', ((SELECT count(*) FROM free) = ?)::text, true) END"""
 
-_PUT_LEASE = put("lease", "prefix, key, token", "expires", "replaced_by")
+_PUT_LEASE = put("lease", "prefix, key, token", '"limit"', "expires", "replaced_by")
 _PUT_STATE = put("state", "prefix, key", *STATE.split(", ")) + ", version=excluded.version"
 
 
@@ -125,7 +125,7 @@ class PostgresqlKeyRows(KeyRows):
 
     def _holder(self, row: dict[str, Any]) -> Holder:
         token = row["token"]
-        carried = token if row["mode"] == Mode.EXCLUSIVE else 0  # readers carry none
+        carried = 0 if row["mode"] == Mode.SHARED else token  # readers carry none
         holder = restored(Holder, {**row, "token": carried})
         self._tokens[holder.owner] = token
         return holder
@@ -205,7 +205,7 @@ class PostgresqlKeyRows(KeyRows):
                 self._granted = self._run(_HOLD, *values)
             elif holder != held[holder.owner]:
                 token = self._tokens[holder.owner]
-                self._run(_PUT_LEASE, token, holder.expires, holder.replaced_by)
+                self._run(_PUT_LEASE, token, holder.limit, holder.expires, holder.replaced_by)
 
     def _drop_entry(self, task: str) -> None:
         self._run(_DROP_ENTRY, task, task)

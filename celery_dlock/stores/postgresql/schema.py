@@ -50,10 +50,11 @@ SCHEMA = (
     slot BIGINT NOT NULL, since BIGINT NOT NULL, expires BIGINT NOT NULL, name {_TEXT},
     "where" {_TEXT}, cools BIGINT NOT NULL, replaced_by TEXT,
     PRIMARY KEY (prefix, key, token))""",
-    # What has become of the lease of one that was renewed, or that is to give way.
+    # What has become of one that was renewed, is to give way, or met a newer limit.
     f"""CREATE TABLE dlock.lease (
-    prefix {_TEXT}, key {_TEXT}, token BIGINT NOT NULL, expires BIGINT NOT NULL,
-    replaced_by TEXT, PRIMARY KEY (prefix, key, token)) WITH (fillfactor = 50)""",
+    prefix {_TEXT}, key {_TEXT}, token BIGINT NOT NULL, "limit" BIGINT,
+    expires BIGINT NOT NULL, replaced_by TEXT,
+    PRIMARY KEY (prefix, key, token)) WITH (fillfactor = 50)""",
     # One row for each key that has more than holders. Each change of the key gives it a new number.
     f"""CREATE TABLE dlock.state (
     prefix {_TEXT}, key {_TEXT}, version BIGINT NOT NULL DEFAULT nextval('dlock.number'),

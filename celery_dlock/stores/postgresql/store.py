@@ -162,7 +162,7 @@ class PostgresqlBackend(SqlBackend):
             case Enter() if is_plain(claim):
                 terms = claim.mode, claim.limit, claim.ttl, claim.name, claim.where
                 if token := self._called("take", claim, *terms):
-                    return Reply(Run(0, token if claim.mode is Mode.EXCLUSIVE else 0))
+                    return Reply(Run(0, 0 if claim.mode is Mode.SHARED else token))
             case Leave(outcome=outcome) if ends_plainly(claim, outcome):
                 done = is_done(claim, outcome)
                 if self._called("release", claim, claim.done_ttl if done else 0):

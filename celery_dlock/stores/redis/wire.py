@@ -70,7 +70,7 @@ SCHEMA = 1
 SHARDS = 64
 
 # One letter each: a mode lies in every waiting entry.
-MODE_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
+MODE_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s", Mode.LIMITED: "l"}
 _MODES = {code.encode(): mode for mode, code in MODE_CODES.items()}
 ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d", Ending.REVOKED: "r"}
 _ENDINGS = {code.encode(): ending for ending, code in ENDING_CODES.items()}
@@ -356,8 +356,8 @@ def dead_message(name: bytes, value: bytes) -> DeadMessage:
     head, _, message = value.partition(b";")
 
     def dead() -> Dead:
-        mode, limit, cause, at = head.split(b",")
-        return Dead(task.decode(), _MODES[mode], int(limit), cause_of(shown(cause)), int(at))
+        mode, cause, at = head.split(b",")
+        return Dead(task.decode(), _MODES[mode], cause_of(shown(cause)), int(at))
 
     return DeadMessage(key, dead_or_unreadable(shown(task), dead), message)
 

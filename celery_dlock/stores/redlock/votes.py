@@ -25,16 +25,14 @@ def drift(duration: int) -> int:
 def excludes(holder: Holder, claim: Claim, slot: int) -> bool:
     """Whether a node that knows *holder* refuses *claim*; the same rule as in ``redlock_take.lua``.
 
-    Of each slot there is one, and none beyond the smaller of two limits: the rule looks at two
-    claims only, which is what the node can do that two majorities have in common.
+    Of each slot there is one, and none beyond the limit of *claim*: the rule looks at two claims
+    only, which is what the node can do that two majorities have in common.
     """
     if is_of(holder, claim):
         return False
     if holder.mode is not claim.mode:
         return True
-    return claim.mode is Mode.EXCLUSIVE and (
-        holder.slot == slot or holder.slot >= claim.limit or slot >= holder.limit
-    )
+    return claim.mode is not Mode.SHARED and (holder.slot == slot or holder.slot >= claim.limit)
 
 
 def slot_for(
@@ -58,7 +56,7 @@ def slot_for(
 
     own = (held.slot for look in looks if (held := look.of(claim)))
     first = [*own, *([] if wanted is None else [wanted])]
-    slots = range(claim.limit if claim.mode is Mode.EXCLUSIVE else 1)
+    slots = range(1 if claim.mode is Mode.SHARED else claim.limit)
     for slot in first:
         if can_win(slot):
             return slot

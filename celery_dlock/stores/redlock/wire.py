@@ -127,7 +127,6 @@ class Wire:
             args += [
                 holder.owner,
                 wire.MODE_CODES[holder.mode],
-                holder.limit,
                 most,
             ]
         return ScriptCall(_REFUSED, [self._state(claim)], args)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 _AT = "prefix TEXT NOT NULL, key TEXT NOT NULL"
 _OF_TASK = f"{_AT}, task TEXT NOT NULL"
-_TERMS = 'mode TEXT NOT NULL, "limit" INTEGER NOT NULL'
 
 TABLES = (
     f"""CREATE TABLE waiting (
-        {_OF_TASK}, {_TERMS}, rank INTEGER NOT NULL, arrived INTEGER NOT NULL, expires INTEGER,
-        gives_up INTEGER, ordered BOOLEAN NOT NULL, makes_room_for TEXT,
+        {_OF_TASK}, mode TEXT NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL,
+        expires INTEGER, gives_up INTEGER, ordered BOOLEAN NOT NULL, makes_room_for TEXT,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
     "CREATE INDEX waiting_expires ON waiting (prefix, key, expires) WHERE expires IS NOT NULL",
@@ -20,8 +19,8 @@ TABLES = (
     "CREATE INDEX message_task ON message (prefix, task)",
     # Messages that wait for a person: their runs were lost, or nobody can read them.
     f"""CREATE TABLE dead (
-        {_OF_TASK}, {_TERMS}, cause TEXT NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
+        {_OF_TASK}, mode TEXT NOT NULL, cause TEXT NOT NULL, at INTEGER NOT NULL,
+        body BLOB NOT NULL, PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX dead_at ON dead (prefix, at, key, task)",
     "CREATE INDEX dead_task ON dead (prefix, task)",
     # What is remembered of a task for a while: lost runs, or with lost = 0 that it is done.

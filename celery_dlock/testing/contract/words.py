@@ -68,7 +68,11 @@ def claim(
     gives_up: float = 0,
     **others: Any,
 ) -> Claim:
-    """A claim of *task*, its durations in seconds; *others* as in Claim."""
+    """A claim of *task*, its durations in seconds; *others* as in Claim. One with a limit is
+    LIMITED.
+    """
+    if "limit" in others:
+        others.setdefault("mode", Mode.LIMITED)
     return Claim(
         key,
         task,

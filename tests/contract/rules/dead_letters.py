@@ -90,7 +90,7 @@ class DeadLetters(KeyTests):
         (letter,) = key.backend.dead()
         unchanged = letter.message == ANY_BYTES
         assert unchanged
-        assert letter.dead == Dead("a", Mode.EXCLUSIVE, 1, Cause.RUNS_LOST, key.clock())
+        assert letter.dead == Dead("a", Mode.EXCLUSIVE, Cause.RUNS_LOST, key.clock())
         assert key.backend.parked(["a"]) == []
 
     def test_a_task_without_a_message_is_dead_lettered_with_the_delivered(self, key: Key) -> None:
@@ -130,9 +130,9 @@ class Replaying(KeyTests):
         key.runs("c", wait=QUEUE)
         assert key.leave("c").wakes == (Wake("key", "a", b"first"),)
 
-    def test_a_replayed_message_keeps_its_mode_and_limit(self, key: Key) -> None:
+    def test_a_replayed_message_keeps_its_mode(self, key: Key) -> None:
         key.runs("holder")
-        key.parks("b", mode=SHARED, limit=7)
+        key.parks("b", mode=SHARED)
         key.leaves("holder")
         wake_in_vain(key.backend, key.clock)
         dead_letter(key, "b")
@@ -141,7 +141,7 @@ class Replaying(KeyTests):
         key.backend.apply(Replay("key", "b"))
 
         (entry,) = key.backend.peek("key").waiting
-        assert (entry.mode, entry.limit, entry.gives_up) == (Mode.SHARED, 7, None)
+        assert (entry.mode, entry.gives_up) == (Mode.SHARED, None)
 
     def test_a_replayed_task_starts_with_no_lost_runs(self, key: Key) -> None:
         lose_runs(key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from celery_dlock.testing.contract.words import PLACE, SHARED
+from celery_dlock.core.state import Park
+from celery_dlock.testing.contract.words import ENQUEUE, PLACE, QUEUE, SHARED, running, woken
 from tests.contract.key import OVER, Key, KeyTests
 
 
@@ -64,13 +65,77 @@ class Sharing(KeyTests):
         assert key.runs("d", limit=3).slot == 1
         key.refuses("e", limit=3)
 
-    def test_a_limit_that_was_lowered_counts_while_both_versions_run(self, key: Key) -> None:
-        key.runs("old", limit=3)
-        key.refuses("new", limit=1)
+    def test_the_newest_asker_says_the_limit(self, key: Key) -> None:
+        key.runs("a", limit=1)
+        key.refuses("b", limit=1)
 
-        key.leaves("old", OVER, limit=3)
-        key.runs("new", limit=1)
-        key.refuses("old again", limit=3)
+        key.runs("b", limit=2)
+
+        assert [holder.limit for holder in key.backend.peek("key").holders] == [2, 2]
+        key.refuses("c", limit=2)
+        key.runs("c", limit=3)
+
+    def test_a_limit_that_rises_wakes_as_many_as_there_is_room_for(self, key: Key) -> None:
+        waiting = [f"waits {number}" for number in range(10)]
+        key.runs("a", "b", limit=2)
+        assert key.parks(*waiting, limit=2) == []
+
+        assert key.parks("newest", limit=8) == waiting[:6]
+
+        for task in waiting[:6]:
+            key.runs(task, wait=QUEUE, limit=8)
+        assert len(key.backend.peek("key").holders) == 8
+        assert key.leaves("a", limit=2) == [waiting[6]]
+
+    def test_a_limit_that_falls_lets_the_next_in_when_there_is_room(self, key: Key) -> None:
+        key.runs("a", "b", "c", limit=3)
+        assert key.parks("d", limit=1) == []
+
+        assert key.leaves("b", limit=3) == []
+        assert key.leaves("a", limit=3) == []
+        assert key.leaves("c", limit=3) == ["d"]
+
+    def test_who_was_woken_before_the_limit_fell_waits_first(self, key: Key) -> None:
+        key.runs("a", "b", limit=2)
+        key.parks("c", "d", limit=2)
+        assert key.leaves("a", limit=2) == ["c"]
+
+        assert key.asks("c", wait=QUEUE, limit=1) == Park()
+
+        assert key.leaves("b", limit=2) == ["c"]
+        key.runs("c", wait=QUEUE, limit=1)
+        assert key.leaves("c", limit=1) == ["d"]
+
+    def test_a_limit_holds_for_those_whose_leases_all_end_at_once(self, key: Key) -> None:
+        key.runs("a", "b", limit=2)
+        key.parks("c", "d", "e", limit=2)
+
+        key.passes(11)
+
+        assert key.sweeps() == ["c", "d"]
+
+    def test_a_limit_of_one_is_no_other_kind_of_key(self, key: Key) -> None:
+        key.runs("one", limit=1)
+        key.refuses("alone")
+        key.refuses("reads", mode=SHARED)
+        key.leaves("one", limit=1)
+
+        key.runs("alone")
+        key.refuses("two", limit=1)
+        key.refuses("three", limit=3)
+
+    def test_an_asker_without_a_limit_leaves_that_of_the_key(self, key: Key) -> None:
+        key.runs("a", limit=3)
+        assert key.parks("b", "c", "d", wait=ENQUEUE, limit=0) == ["b", "c"]
+
+        key.leaves("a", limit=3)
+
+    def test_the_first_who_asks_says_how_many_more_of_a_queue_are_woken(self, key: Key) -> None:
+        assert key.parks("a", "b", "c", "d", wait=ENQUEUE, limit=0) == ["a"]
+
+        run = key.enter("a", wait=QUEUE, limit=3)
+
+        assert (running(run).slot, woken(run)) == (0, ["b", "c"])
 
     def test_a_free_slot_wakes_one_parked_task_and_two_wake_two(self, key: Key) -> None:
         key.runs("a", "b", limit=2)

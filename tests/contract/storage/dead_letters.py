@@ -60,7 +60,7 @@ class DeadLetters(KeyTests):
         unchanged = letter.message == ANY_BYTES
         assert unchanged
         assert letter.key == "key"
-        assert letter.dead == Dead("b", Mode.SHARED, 7, Cause.UNKNOWN_TASK, died)
+        assert letter.dead == Dead("b", Mode.SHARED, Cause.UNKNOWN_TASK, died)
 
     def test_the_dead_tell_the_name_of_any_key_and_task(self, key: Key) -> None:
         expected = [(name, task) for name in ODD_KEYS for task in ODD_TASKS]

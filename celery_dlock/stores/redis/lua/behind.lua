@@ -27,7 +27,7 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
 
   local function entry_of(rank, arrived)
     return {
-      task = claim.task, mode = claim.mode, limit = claim.limit, arrived = arrived or now,
+      task = claim.task, mode = claim.mode, arrived = arrived or now,
       ordered = claim.ordered, makes_room_for = claim.makes_room_for, rank = rank or behind_all(),
     }
   end
@@ -74,7 +74,7 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
   end
 
   local function is_behind()
-    return holder and holder.task ~= claim.task and is_single(holder.mode, holder.limit)
+    return holder and holder.task ~= claim.task and holder.mode == EXCLUSIVE
       and holder.expires > now and are_patient(state, holder.expires) and is_new(claim.task)
   end
 
@@ -96,7 +96,7 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
   local function is_its_turn()
     return grant and grant.task == claim.task and grant.parked and grant.due > now
       and are_patient(state, math.max(grant.due, now + claim.ttl))
-      and is_single(claim.mode, claim.limit) and is_new(claim.task)
+      and claim.mode == EXCLUSIVE and is_new(claim.task)
   end
 
   local function may_be_told()

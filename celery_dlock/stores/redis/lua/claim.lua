@@ -2,21 +2,24 @@
 -- other fields by name, as JSON: those that the shortcuts do not know, where they are not as by
 -- default. A plain claim has none; what is not there is nil.
 
-local mode, limit, ttl, wait, patience, done_ttl, gives_up, max_waiting, oldest, ordered, who =
-  string.match(ARGV[4], '^(%a),(%d+),(%d+),(%a+),(%d+),(%d+),(%d+),(%d+),([01])([01])(.*)$')
-local name, where
-if who ~= '' then name, where = string.match(who, '^;(.*);([^;]*)$') end
-local claim = {
-  task = ARGV[2], nonce = ARGV[3], mode = mode, limit = tonumber(limit), ttl = tonumber(ttl),
-  wait = wait, patience = tonumber(patience), done_ttl = tonumber(done_ttl),
-  gives_up = tonumber(gives_up), max_waiting = tonumber(max_waiting),
-  makes_room_for = oldest == '1' and (name or '') or nil, drop_oldest = oldest == '1',
-  ordered = ordered == '1', name = name or '', where = where or '', message = ARGV[5],
-  plain = ARGV[6] == '',
-}
-if not claim.plain then
-  for field, value in pairs(cjson.decode(ARGV[6])) do claim[field] = value end
-  claim.enqueues = wait == 'enqueue' or wait == 'newest' or wait == 'head'
+local claim
+do
+  local mode, limit, ttl, wait, patience, done_ttl, gives_up, max_waiting, oldest, ordered, who =
+    string.match(ARGV[4], '^(%a),(%d+),(%d+),(%a+),(%d+),(%d+),(%d+),(%d+),([01])([01])(.*)$')
+  local name, where
+  if who ~= '' then name, where = string.match(who, '^;(.*);([^;]*)$') end
+  claim = {
+    task = ARGV[2], nonce = ARGV[3], mode = mode, limit = tonumber(limit), ttl = tonumber(ttl),
+    wait = wait, patience = tonumber(patience), done_ttl = tonumber(done_ttl),
+    gives_up = tonumber(gives_up), max_waiting = tonumber(max_waiting),
+    makes_room_for = oldest == '1' and (name or '') or nil, drop_oldest = oldest == '1',
+    ordered = ordered == '1', name = name or '', where = where or '', message = ARGV[5],
+    plain = ARGV[6] == '',
+  }
+  if not claim.plain then
+    for field, value in pairs(cjson.decode(ARGV[6])) do claim[field] = value end
+    claim.enqueues = wait == 'enqueue' or wait == 'newest' or wait == 'head'
+  end
 end
 
 -- Whether a message comes with the claim; without one a task is a matter of its broker.

@@ -27,11 +27,35 @@ local function wavers(state, grant)
   return grant.parked and grant.due <= state.now and (grant.woken > 0 or grant.handed_back)
 end
 
+local function limit_of_slots(state)
+  for _, list in ipairs({state.holders, state.grants, state.cooling}) do
+    for _, slot in ipairs(list) do
+      if slot.mode == LIMITED then return slot.limit end
+    end
+  end
+end
+
+-- How many may hold the key together; 1 where nobody is there to say it.
+local function limit_of(state)
+  return state.limit or limit_of_slots(state) or 1
+end
+
+-- From now on the key has the limit of the claim, its newest asker, if that has one.
+local function ask_with_limit(state, claim)
+  if claim.mode ~= LIMITED or claim.limit == 0 then return end
+  state.limit = claim.limit
+  for _, list in ipairs({state.holders, state.grants, state.cooling}) do
+    for _, slot in ipairs(list) do
+      if slot.mode == LIMITED then slot.limit = claim.limit end
+    end
+  end
+end
+
 -- Whether nobody else can be let in as this operation ends, whoever it is. *one*: who is let in.
 local function closed(state, one)
-  local taken, least, modes = 0, math.huge, {}
+  local taken, modes = 0, {}
   local function take(item)
-    taken, least, modes[item.mode] = taken + 1, math.min(least, item.limit), true
+    taken, modes[item.mode] = taken + 1, true
   end
   if state.hold then return true end
   if one then take(one) end
@@ -40,7 +64,8 @@ local function closed(state, one)
     if reserves(grant) and not wavers(state, grant) then take(grant) end
   end
   for _, slot in ipairs(state.cooling) do take(slot) end
-  return modes[EXCLUSIVE] and (modes[SHARED] or taken >= least)
+  if modes[LIMITED] and not modes[SHARED] then return modes[EXCLUSIVE] or taken >= limit_of(state) end
+  return modes[EXCLUSIVE] or modes[LIMITED]
 end
 
 -- The queue is about to change: who is at its head is seen before, unless that cannot matter.
@@ -85,7 +110,7 @@ local function insert(state, claim, now, rank, expires, message, arrived)
   local impatient = claim.gives_up > 0 and not expires and not had_its_turn
   local begins = state.hold and state.hold['until'] or now
   return add(state, {
-    task = claim.task, mode = claim.mode, limit = claim.limit,
+    task = claim.task, mode = claim.mode,
     rank = rank, arrived = arrived or now, expires = expires,
     gives_up = impatient and begins + claim.gives_up - state.paused or nil,
     ordered = claim.ordered or false, makes_room_for = claim.makes_room_for,
@@ -95,7 +120,7 @@ end
 -- Back into the queue as the first, with the patience that was left when it had its turn.
 local function to_head(state, claim, turn, now, message)
   add(state, {
-    task = claim.task, mode = claim.mode, limit = claim.limit,
+    task = claim.task, mode = claim.mode,
     rank = before_all(state), arrived = turn.arrived or now,
     gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
     makes_room_for = claim.makes_room_for,
@@ -105,8 +130,8 @@ end
 -- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
 local function to_grant(state, entry, now, ending, by)
   state.grants[#state.grants + 1] = {
-    task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.expires,
-    woken = 0, due = entry.expires or now, ending = ending, gives_up = entry.gives_up,
+    task = entry.task, mode = entry.mode, parked = not entry.expires,
+    limit = entry.mode == LIMITED and limit_of(state) or 1, woken = 0, due = entry.expires or now, ending = ending, gives_up = entry.gives_up,
     ordered = entry.ordered, arrived = entry.arrived, by = by,
   }
   take_out(state, entry)
@@ -206,7 +231,7 @@ end
 
 -- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
 -- than this claim and left its message with the store. A place that it has lasts as long, too.
-local function reserve(state, claim, now)
+local function reserve(state, claim, left, now)
   if find(state.holders, claim.successor) or find(state.grants, claim.successor) then return end
   local entry = find(state.waiting, claim.successor)
   if entry then
@@ -216,7 +241,7 @@ local function reserve(state, claim, now)
     return
   end
   state.grants[#state.grants + 1] = {
-    task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
+    task = claim.successor, mode = left.mode, limit = left.limit, parked = false,
     woken = 0, due = now + claim.patience,
   }
 end
@@ -230,18 +255,18 @@ local function carried(state, task)
   return kept(state, task) or find(state.holders, task) ~= nil
 end
 
--- Whether one more may hold the key. After a change of the limit the smaller one counts.
-local function free(state, mode, limit)
+-- Whether one more may hold the key.
+local function free(state, mode)
   if state.hold then return false end
   local taken = 0
   for _, list in ipairs({state.holders, keep_if(state.grants, reserves), state.cooling}) do
     for _, other in ipairs(list) do
       if other.mode ~= mode then return false end
-      limit = math.min(limit, other.limit)
       taken = taken + 1
     end
   end
-  return mode == SHARED or taken < limit
+  if mode == LIMITED then return taken < limit_of(state) end
+  return mode == SHARED or taken == 0
 end
 
 -- The parked tasks that are loaded and do not run meanwhile.
@@ -310,9 +335,9 @@ end
 
 -- *message* is what the store has of it already, if anything.
 local function hold(state, claim, now, message)
-  local exclusive = claim.mode == EXCLUSIVE
-  local slot = exclusive and free_slot(state) or 0
-  local token = exclusive and next_token(now) or 0
+  local reads = claim.mode == SHARED
+  local slot = reads and 0 or free_slot(state)
+  local token = reads and 0 or next_token(now)
   state.holders[#state.holders + 1] = granted(claim, slot, token, now)
   if claim.keep then  -- its own shadow: what runs again should this run be lost
     insert(state, claim, now, before_all(state), nil, message or claim.message)

@@ -17,7 +17,7 @@ do
 
   if is_free() then
     local now, token = clock(), 0
-    if claim.mode == EXCLUSIVE then
+    if claim.mode ~= SHARED then
       token = math.max(last + 1, now)
       redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
     end

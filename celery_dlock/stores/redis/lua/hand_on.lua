@@ -22,13 +22,13 @@ if is_through and is_simple(look_at_state(row), 1, 0) then
 
   local first, entry, task
   if is_handed_on() then first, entry, task = next_one() end
-  if first and is_single(entry.mode, entry.limit) then
+  if first and entry.mode == EXCLUSIVE then
     local due = now + WAKE_AGAIN_FIRST
     redis.call('HDEL', LOST, claim.task)
     if remembers then mark_done(claim.done_ttl, now) end
     redis.call('ZREM', QUEUE, first)
     state.holders, state.grants, state.parked = {}, {{
-      task = task, mode = entry.mode, limit = entry.limit, parked = true, woken = 1, due = due,
+      task = task, mode = entry.mode, limit = 1, parked = true, woken = 1, due = due,
       gives_up = entry.gives_up, ordered = entry.ordered, arrived = entry.arrived,
     }}, state.parked - 1
     state.queued = redis.call('EXISTS', QUEUE) == 1

@@ -6,9 +6,9 @@
 --   {17}:died                  zset    key and task of each of those by when it died
 --   {17}:tasks                 hash    task id -> items: where its messages are, parked or dead
 --   {17}:{order:42}:state      string  a row of what every operation needs, see state.lua
---   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
---                                      arrival, expiry, the end of patience, if it is ordered, and
---                                      its other fields as in a row
+--   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, arrival,
+--                                      expiry, the end of patience, if it is ordered, and its
+--                                      other fields as in a row
 --   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
 --                                      tasks in their turn
 --   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
@@ -265,7 +265,7 @@ end
 -- The dead: out of every queue, until a person comes.
 
 local function put_dead(task, turn, cause, now, message)
-  local head = table.concat({turn.mode, integer(turn.limit), cause, integer(now)}, ',')
+  local head = table.concat({turn.mode, cause, integer(now)}, ',')
   local name = member() .. task
   redis.call('HSET', DEAD, name, head .. ';' .. message)
   redis.call('ZADD', DIED, integer(now), name)
@@ -275,12 +275,12 @@ end
 local function take_dead(task)
   local value = redis.call('HGET', DEAD, member() .. task)
   if not value then return end
-  local mode, limit, cause, message = string.match(value, '^([xs]),(%d+),([^,;]*)[^;]*;(.*)$')
+  local mode, cause, message = string.match(value, '^([xsl]),([^,;]*)[^;]*;(.*)$')
   if not mode then error('this is not a dead message of a lock: ' .. STATE) end
   redis.call('HDEL', DEAD, member() .. task)
   redis.call('ZREM', DIED, member() .. task)
   unlist_message('d', task)
-  return {mode = mode, limit = tonumber(limit)}, message, cause
+  return {mode = mode}, message, cause
 end
 
 -- Later tokens are larger.

@@ -64,8 +64,8 @@ local function drop_message(task)
   unlist_message('p', task)
 end
 
-local function is_head(mode, limit, arrived, expires, gives_up)
-  return type(mode) == 'string' and type(limit) == 'number' and type(arrived) == 'number'
+local function is_head(mode, arrived, expires, gives_up)
+  return type(mode) == 'string' and type(arrived) == 'number'
     and type(expires or 0) == 'number' and type(gives_up or 0) == 'number'
 end
 
@@ -74,19 +74,19 @@ end
 local function pack_head(entry)
   local others = waiting_row(entry, {})
   return cmsgpack.pack(
-    entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered,
+    entry.mode, entry.arrived, entry.expires, entry.gives_up, entry.ordered,
     others[1] and others or nil)
 end
 
 local function unpack_head(packed)
-  local offset, mode, limit, arrived, expires, gives_up, ordered, others =
-    cmsgpack.unpack_limit(packed, 7)
+  local offset, mode, arrived, expires, gives_up, ordered, others =
+    cmsgpack.unpack_limit(packed, 6)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
-  if not is_head(mode, limit, arrived, expires, gives_up) then
+  if not is_head(mode, arrived, expires, gives_up) then
     error('this is not the head of an entry')
   end
   local entry = {
-    mode = mode, limit = limit, arrived = arrived, expires = expires, gives_up = gives_up,
+    mode = mode, arrived = arrived, expires = expires, gives_up = gives_up,
     ordered = ordered, plain = not others,
   }
   return others and waiting_of_row(others, entry) or entry, rest

@@ -12,13 +12,13 @@ local function full(state, claim)
 end
 
 local function may_start(state, claim, entry, started)
-  if not free(state, claim.mode, claim.limit) then return false end
+  if not free(state, claim.mode) then return false end
   if backlog(state) > 0 then return started() end
-  if claim.mode == EXCLUSIVE then return true end
+  if claim.mode ~= SHARED then return true end
   look(state)
   for _, other in ipairs(state.waiting) do
     local ahead = not entry or other.rank < entry.rank
-    if other.mode == EXCLUSIVE and ahead then return started() end
+    if other.mode ~= SHARED and ahead then return started() end
   end
   return true
 end
@@ -83,7 +83,7 @@ local function take_turn(state, claim, grant, now)
     return {'end', grant.ending, grant.by or false}
   end
   state.grants = keep_if(state.grants, function(other) return other ~= grant end)
-  local runs = free(state, claim.mode, claim.limit) and not claim.enqueues
+  local runs = free(state, claim.mode) and not claim.enqueues
   local message = grant.parked and (claim.keep or not runs) and message_of(claim.task)
   if grant.parked then drop_message(claim.task) end
   if runs then return hold(state, claim, now, message) end

@@ -18,7 +18,7 @@ local function close(due)
   state.cooling = keep_if(state.cooling, function(slot) return slot.name ~= UNTIL_DUE end)
   if due <= now then return end
   state.cooling[#state.cooling + 1] = {
-    name = UNTIL_DUE, mode = claim.mode, limit = claim.limit, ['until'] = due,
+    name = UNTIL_DUE, mode = claim.mode, limit = 1, ['until'] = due,
   }
 end
 

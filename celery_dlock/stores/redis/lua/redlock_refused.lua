@@ -1,6 +1,6 @@
 -- The queue let a claim run, and the majority did not: it is out again, and waits at the head.
 -- ARGV[7]: 'taken', or 'unavailable' when there was no majority; then of everyone whom the majority
--- knows to hold the key: a name, mode, limit, and for how long the queue is to respect it.
+-- knows to hold the key: a name, mode, and for how long the queue is to respect it.
 
 local now = clock()
 local state = load(claim.task, now)
@@ -8,11 +8,11 @@ note_pause(state, now)
 local mine, position = holder_of(state, claim)
 if mine then table.remove(state.holders, position) end
 drop_expired(state, now)
-for i = 8, #ARGV, 4 do
+for i = 8, #ARGV, 3 do
   drop_grant(state, ARGV[i])
   state.grants[#state.grants + 1] = {
-    task = ARGV[i], mode = ARGV[i + 1], limit = tonumber(ARGV[i + 2]), parked = false,
-    woken = 0, due = now + tonumber(ARGV[i + 3]),
+    task = ARGV[i], mode = ARGV[i + 1], limit = claim.limit, parked = false,
+    woken = 0, due = now + tonumber(ARGV[i + 2]),
   }
 end
 

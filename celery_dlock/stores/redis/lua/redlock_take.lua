@@ -1,7 +1,7 @@
 -- Hold the key here, in one slot, with one token. KEYS: the node, the lock.
 -- ARGV: now, task, nonce, mode, limit, slot, token, ttl, and '1' for a claim to which a majority
 -- has just renewed what it holds: its token is not new, and need not be.
--- No two that hold may be in one slot, nor in one beyond the smaller of their limits: so of any two
+-- No two that hold may be in one slot, nor one beyond the limit of who comes later: so of any two
 -- majorities the node that is in both has refused one.
 -- A claim that holds already stays what it was: whoever asks again may want something else by now.
 -- Returns the token, which stays the one it had, or who is in the way; -1 when the token is too
@@ -14,7 +14,7 @@ local limit, token, ttl = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8]
 local function conflicts(holder)
   if holder.mode ~= mode then return true end
   if mode == SHARED then return false end
-  return holder.slot == slot or holder.slot >= limit or slot >= holder.limit
+  return holder.slot == slot or holder.slot >= limit
 end
 
 local node = read_node()
@@ -22,12 +22,12 @@ if not votes(node, now) then return node.raised and -2 or -3 end
 let_pass(node, now)
 local lock, others = read_lock(KEYS[2], now), {}
 local mine = holder_of(lock, task, nonce)
-if mine then mode, limit = mine.mode, mine.limit end
+if mine then mode = mine.mode end
 for _, holder in ipairs(lock.holders) do
   if holder ~= mine and conflicts(holder) then others[#others + 1] = holder_row(holder) end
 end
 if #others > 0 then return others end
-if mode == EXCLUSIVE then
+if mode ~= SHARED then
   local last = math.max(lock.lasts[ARGV[6]] or 0, node.floor)
   if mine and mine.slot == slot and mine.token >= token then
     token = mine.token

@@ -10,10 +10,6 @@ local function are_patient(state, instant)
   return not state.patient or state.patient + state.paused > instant
 end
 
-local function is_single(mode, limit)
-  return mode == EXCLUSIVE and limit == 1
-end
-
 -- Nothing is known of the task but what the state says.
 local function is_new(task)
   return redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', LOST, task) == 0

@@ -43,6 +43,7 @@ end
 local function note_pause(state, now)
   local late = now - (next_instant(state) or now)
   if late > UNATTENDED then state.paused = state.paused + late + UNATTENDED end
+  state.limit = limit_of_slots(state)  -- also when those are gone who say it
 end
 
 local function waited_enough(state, entry, now)
@@ -85,14 +86,14 @@ end
 local function let_in_first(state, now)
   local entry = first_waiting(state)
   local is_next = entry and not entry.expires and not find(state.holders, entry.task)
-    and free(state, entry.mode, entry.limit) and closed(state, entry)
+    and free(state, entry.mode) and closed(state, entry)
   if is_next then to_grant(state, entry, now) else look(state) end
 end
 
 local function let_in(state, now, window)
   for _, entry in ipairs(window) do
     if find(state.waiting, entry.task) then
-      if not free(state, entry.mode, entry.limit) then break end
+      if not free(state, entry.mode) then break end
       if backlog(state) == 0 then break end  -- places alone reserve nothing
       to_grant(state, entry, now)
     end
@@ -121,7 +122,7 @@ local function supposing(state, now)
     supposed = true, seen = true, now = now,
     holders = state.holders, waiting = {unpack(state.waiting)},
     grants = map(map(state.grants, grant_row), grant_of_row), parked = state.parked,
-    paused = state.paused, cooling = state.cooling, hold = state.hold,
+    paused = state.paused, cooling = state.cooling, hold = state.hold, limit = state.limit,
   }
   settle(later, now)
   return later
