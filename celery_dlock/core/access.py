@@ -1,7 +1,7 @@
 """How each key of a lock is held, and in which order a task asks for its keys.
 
-Keys without a limit come first, by name; then limits, from the narrow one to the wide one. So a
-task that waits for a narrow limit takes no slot of a wide one meanwhile, and no more tasks wait for
+Keys without a limit come first, by name; then limits, as they are declared. With the narrow one
+first, a task that waits for it takes no slot of a wide one meanwhile, and no more tasks wait for
 the wide limit than the narrow one lets through.
 """
 
@@ -126,7 +126,7 @@ class Keys:
         if len(keys) == 1 and not parents:
             return cls(dict(keys))
         check_alike(keys)
-        ordered = sorted(keys, key=lambda pair: ask_order(pair[0], pair[1].limit))
+        ordered = sorted(keys, key=lambda pair: ask_order(pair[0], pair[1].mode))
         return cls(dict(ordered), tuple(sorted(set(parents))))
 
     def __post_init__(self) -> None:

@@ -27,13 +27,17 @@ S = TypeVar("S", Holder, Grant, Cooling)
 
 def free(state: KeyState, mode: Mode) -> bool:
     """Whether one more may hold the key."""
-    reserved = (g for g in state.grants if g.reserves)
-    taken: tuple[Holder | Grant | Cooling, ...] = (*state.holders, *reserved, *state.cooling)
-    if state.hold is not None or any(t.mode is not mode for t in taken):
+    slots = taken(state)
+    if state.hold is not None or any(slot.mode is not mode for slot in slots):
         return False
     if mode is Mode.LIMITED:
-        return len(taken) < limit_of(state)
-    return mode is Mode.SHARED or not taken
+        return len(slots) < limit_of(state)
+    return mode is Mode.SHARED or not slots
+
+
+def taken(state: KeyState) -> tuple[Holder | Grant | Cooling, ...]:
+    """The slots that nobody else may have now."""
+    return (*state.holders, *(g for g in state.grants if g.reserves), *state.cooling)
 
 
 def free_but_for(state: KeyState, task_id: str, mode: Mode, limit: int) -> bool:
@@ -57,16 +61,23 @@ def limit_of_slots(state: KeyState) -> int:
 
 
 def ask_with_limit(state: KeyState, mode: Mode, limit: int) -> KeyState:
-    """From now on the key has the *limit* of its newest asker, if that has one."""
+    """From now on the key has the *limit* of its newest asker, if that has one.
+
+    Where it has fallen below what is taken nothing is kept for those who wait elsewhere: whoever
+    runs there has to end first, and they might wait for who waits here.
+    """
     if mode is not Mode.LIMITED or not limit:
         return state
     if limit == limit_of_slots(state):
         return replace(state, limit=limit)
+    grants = state.grants
+    if len(taken(state)) > limit:
+        grants = tuple(turn for turn in grants if not turn.elsewhere)
     return replace(
         state,
         limit=limit,
         holders=_limited(state.holders, limit),
-        grants=_limited(state.grants, limit),
+        grants=_limited(grants, limit),
         cooling=_limited(state.cooling, limit),
     )
 
@@ -264,7 +275,8 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
 
 
 def reserve(state: KeyState, claim: Claim, left: Holder, now: int) -> KeyState:
-    """Keep the slot that *claim* has *left* for its successor.
+    """Keep the slot that *claim* has *left* for its successor; not for one who waits elsewhere if
+    more are taken than the limit says by now.
 
     The successor comes by itself, unless it has left its message with the store already. One that
     was faster and has a place there is expected for as long as any.
@@ -273,13 +285,24 @@ def reserve(state: KeyState, claim: Claim, left: Holder, now: int) -> KeyState:
     if task in {*(h.task for h in state.holders), *(g.task for g in state.grants)}:
         return state
     entry = next((w for w in state.waiting if w.task == task), None)
+    is_over = left.mode is Mode.LIMITED and len(taken(state)) >= limit_of(state)
+    if entry is None and claim.elsewhere and is_over:
+        return state
     if entry is None:
-        turn = Grant(task, left.mode, left.limit, False, 0, now + claim.patience)
+        due, elsewhere = now + claim.patience, claim.elsewhere
+        turn = Grant(task, left.mode, left.limit, False, 0, due, elsewhere=elsewhere)
         return replace(state, grants=(*state.grants, turn))
     state = to_grant(state, entry, now)
     turn = state.grants[-1]
     due = turn.due if turn.parked else max(turn.due, now + claim.patience)
     return replace_grant(state, replace(turn, due=due))
+
+
+def waited_for_elsewhere(state: KeyState) -> frozenset[str]:
+    """For which keys those wait for whom all of this key is kept; empty if a slot is not kept."""
+    is_kept = not (state.holders or state.cooling or state.hold)
+    is_kept = is_kept and all(turn.elsewhere for turn in state.grants)
+    return frozenset(turn.elsewhere for turn in state.grants) if is_kept else frozenset()
 
 
 def to_dead_letter(state: KeyState, task: str, mode: Mode, cause: Cause, now: int) -> KeyState:

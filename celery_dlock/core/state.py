@@ -86,12 +86,14 @@ def task_id_of(task: str) -> str:
     return task.rsplit(":", 2)[0]
 
 
-def ask_order(key: str, limit: int) -> tuple[int, str]:
-    """Of several keys a task asks for the one with the smallest first.
+def ask_order(key: str, mode: Mode) -> tuple[bool, str]:
+    """Of several keys a task asks for the one with the smallest first, and leaves equals in order.
 
-    So for the narrow limits before the wide ones; a reader and a writer of a key agree.
+    So for keys without a limit by name, and a reader and a writer of a key agree; then for limits
+    as they are declared: the value of a limit may change while tasks wait.
     """
-    return limit, key
+    is_limit = mode is Mode.LIMITED
+    return is_limit, "" if is_limit else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,9 @@ class Claim:
     in ``worker@host:4711``.
 
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
-    as its ``patience``; ``again`` says that it may have left before, and did not hear the answer.
-    If no body has ``begun`` under it, or a person takes it away, nothing cools down.
+    as its ``patience``; its own task if that waits for the key ``elsewhere``. ``again`` says that
+    it may have left before, and did not hear the answer. If no body has ``begun`` under it, or a
+    person takes it away, nothing cools down.
     """
 
     key: str
@@ -142,6 +145,7 @@ class Claim:
     gives_way: bool = False
     supersedes: bool = False
     successor: str = ""
+    elsewhere: str = ""
     again: bool = False
     begun: bool = True
     name: str = ""
@@ -157,9 +161,9 @@ class Claim:
         return self.name if self.drop_oldest else None
 
     @property
-    def order(self) -> tuple[int, str]:
+    def order(self) -> tuple[bool, str]:
         """See :func:`ask_order`."""
-        return ask_order(self.key, self.limit)
+        return ask_order(self.key, self.mode)
 
     @property
     def has_message(self) -> bool:
@@ -254,7 +258,8 @@ class Grant:
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it. A
     task that gave way while it ran, and whose message the store does not have, has a turn as well,
-    so that it ends if it comes again.
+    so that it ends if it comes again. A turn may be kept for a task that waits for the key
+    ``elsewhere``.
     """
 
     task: str
@@ -271,6 +276,7 @@ class Grant:
     by: str = ""
     by_name: str = ""
     arrived: int | None = None
+    elsewhere: str = ""
 
     @property
     def waits(self) -> bool:

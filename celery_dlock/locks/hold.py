@@ -212,7 +212,7 @@ def owed(refused: Refused, claims: Sequence[Claim]) -> tuple[Claim, ...]:
     nothing = isinstance(verdict, Busy) and claim.wait is not WaitMode.PLACE
     left = [] if nothing else [claim]
     if isinstance(verdict, Park) and claim.mode is Mode.LIMITED:  # those before are reserved for it
-        left = [c for c in in_order if c.order <= claim.order]
+        left = in_order[: [c.key for c in in_order].index(claim.key) + 1]
     first = in_order[0]
     if claim.done_ttl and first.key not in {c.key for c in left}:
         left = [first, *left]

@@ -9,8 +9,13 @@ order: each as a turn that is reserved for this very task. So the few that fit t
 limit are the only ones that stand before the wide one, and each is certain of both when its turn
 comes there. Readers keep nothing: they would hold off a writer while they do nothing. While it
 waits for a key *without* a limit it keeps its turn at those behind it that have none, either, and
-nothing of a limit. So whoever has something of a limit waits only for limits behind it, and whoever
-waits for a key without one has at most keys of that kind that come later: nobody waits for himself.
+nothing of a limit. So whoever has something of a limit waits only for limits, and whoever waits for
+a key without one has at most keys of that kind that come later.
+
+Limits are asked for as they are declared, and two tasks may declare them in two orders. So a task
+that keeps something looks, after that, whether all slots of the limit for which it waits are kept
+for tasks that wait, too, for limits of which the same is true; and then it keeps nothing. Of those
+that wait for each other the last one to look sees all others: nobody waits for himself.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock import forking
+from celery_dlock.core.edits import waited_for_elsewhere
 from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, ttl_to_trust, unsleeping
 from celery_dlock.core.state import (
     Busy,
@@ -195,7 +201,7 @@ class LockManager:
         The task goes on waiting if it was woken to time out, and a hold has taken its time.
         """
         verdict: EnterVerdict | None = None
-        if turn is not None and claim.order < turn.order:
+        if turn is not None and claims.index(claim) < claims.index(turn):
             looks = replace(claim, wait=WaitMode.LOOK)
             verdict = self._verdict(self._backend.enter(looks, message))
         if verdict is None or isinstance(verdict, Busy | Same):
@@ -216,12 +222,13 @@ class LockManager:
         message where the *turn* is and is about to leave.
         """
         claim = refused.claim
-        if claim.order >= turn.order or refused.verdict not in (Park(), Drop(Reason.WAITING)):
+        behind = claims[claims.index(claim) + 1 : claims.index(turn) + 1]
+        if not behind or refused.verdict not in (Park(), Drop(Reason.WAITING)):
             return refused
         if not self._waits_alone(claim):
             return Refused(turn, Drop(Reason.WAITING))
-        for later in reversed(claims):
-            if later.mode is Mode.LIMITED and claim.order < later.order <= turn.order:
+        for later in reversed(behind):
+            if later.mode is Mode.LIMITED:
                 ends = self._give_turn_back(later, keeps_rank=claim.mode is not Mode.SHARED)
                 if ends is not None and more_time(self._backend, later, ends, claims):
                     # It waits at *claim* now
@@ -249,8 +256,30 @@ class LockManager:
         if not waits_for_a_limit(refused):
             self.take_back(given_back(claims, taken, refused, woken))
             return
-        for claim in map(kept_for_itself, taken):
-            self.take_back([claim], Outcome.OVER if claim.keep else Outcome.REPEAT)
+        for claim in taken:
+            left = kept_for_itself(claim, refused.claim.key)
+            self.take_back([left], Outcome.OVER if claim.keep else Outcome.REPEAT)
+        kept = [claim for claim in taken if claim.mode is not Mode.SHARED]
+        if kept and self._waits_for_who_waits(refused.claim.key):
+            for claim in kept:
+                self._give_turn_back(claim, keeps_rank=True)
+
+    def _waits_for_who_waits(self, key: str) -> bool:
+        """Whether nobody runs, or is about to, who could make room at *key*.
+
+        Each slot is kept for a task that waits, too, for a key of which the same is true.
+        """
+        seen, keys = set[str](), {key}
+        while keys:
+            seen |= keys
+            waited_for = set[str]()
+            for state in self._backend.look(sorted(keys)):
+                elsewhere = waited_for_elsewhere(state)
+                if not elsewhere:
+                    return False
+                waited_for |= elsewhere
+            keys = waited_for - seen
+        return True
 
     def _give_turn_back(self, claim: Claim, *, keeps_rank: bool) -> End | None:
         """Give back the turn at *claim*, by taking it; nothing that waits goes with it.
@@ -440,15 +469,15 @@ def waits_for_a_limit(refused: Refused) -> bool:
     return is_limit and refused.verdict in (Park(), Drop(Reason.WAITING))
 
 
-def kept_for_itself(claim: Claim) -> Claim:
-    """Leaves its turn to its own task, which comes again; a reader just leaves.
+def kept_for_itself(claim: Claim, elsewhere: str) -> Claim:
+    """Leaves its turn to its own task, which waits *elsewhere*; a reader just leaves.
 
     It asks for nothing more.
     """
     left = replace(claim, wait=WaitMode.NOT, begun=False)
     if claim.mode is Mode.SHARED:
         return left
-    return replace(left, successor=claim.task, patience=RESERVED_FOR)
+    return replace(left, successor=claim.task, elsewhere=elsewhere, patience=RESERVED_FOR)
 
 
 def given_back(
@@ -464,5 +493,6 @@ def given_back(
         case End():
             return [claim for claim in claims if claim is not refused.claim]
         case _:
-            last = next((c.order for c in claims if c.key == woken), refused.claim.order)
-            return [*taken, *(c for c in claims if refused.claim.order < c.order <= last)]
+            at = claims.index(refused.claim)
+            last = next((n for n, claim in enumerate(claims) if claim.key == woken), at)
+            return [*taken, *claims[at + 1 : last + 1]]

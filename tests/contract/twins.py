@@ -60,6 +60,7 @@ claims = st.builds(
     more_time=st.sampled_from([0, 0, 2 * SECOND, 6 * SECOND]),
     name=st.sampled_from(["", "sync"]),
     successor=st.sampled_from(["", "", "", "c", "d"]),
+    elsewhere=st.sampled_from(["", "", "another key"]),
     again=st.booleans(),
     begun=st.sampled_from([True, True, False]),
 )

@@ -194,8 +194,19 @@ def fits(state: KeyState, asking: Waiting | Claim) -> bool:
         return False
     if asking.mode is not Mode.LIMITED:
         return asking.mode is Mode.SHARED or not taken
-    of_key = next((s.limit for s in _slots(state) if s.mode is Mode.LIMITED), 1)
-    return len(taken) < (asking.limit if isinstance(asking, Claim) else of_key)
+    limit = next((s.limit for s in _slots(state) if s.mode is Mode.LIMITED), 1)
+    if isinstance(asking, Claim):
+        own = sum(g.task == asking.task for g in state.grants)
+        limit, is_over = asking.limit, len(taken) + own > asking.limit
+        taken = [t for t in taken if not (is_over and isinstance(t, Grant) and t.elsewhere)]
+    return len(taken) < limit
+
+
+def check_limit(claim: Claim, state: KeyState) -> None:
+    """Check that *claim*, which is the newest to ask, says how many may hold the key."""
+    limits = {s.limit for s in _slots(state) if s.mode is Mode.LIMITED}
+    newest = claim.mode is not Mode.LIMITED or limits <= {claim.limit}
+    require(newest, "S1 the newest asker says the limit", (claim, state))
 
 
 def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
@@ -203,9 +214,7 @@ def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
     own = [h for h in step.state.holders if h.owner == claim.owner]
     runs = isinstance(step.verdict, Run)
     require(not runs or len(own) == 1, "R who is told to run holds the key", step)
-    if claim.mode is Mode.LIMITED:
-        limits = {s.limit for s in _slots(step.state) if s.mode is Mode.LIMITED}
-        require(limits <= {claim.limit}, "S1 the newest asker says the limit", (before, step))
+    check_limit(claim, step.state)
     queues = claim.wait is WaitMode.QUEUE or claim.enqueues
     refused = isinstance(step.verdict, Same) or (
         isinstance(step.verdict, Busy) and not step.verdict.full

@@ -173,6 +173,7 @@ class Crowd:
         self.broker = [Delivery(task) for task in tasks]
         self.workers = [Worker(self) for _ in range(workers)]
         self.running: list[str] = []
+        self.began_with: dict[str, Keys] = {}
         self.done: list[str] = []
         self.revoked: set[str] = set()
         self.wakes: Counter[str] = Counter()
@@ -193,6 +194,8 @@ class Crowd:
         """As ``delivery/taking.py`` has it."""
         task, manager = delivery.task, worker.manager
         keys = self.tasks[task]
+        if task not in self.running:
+            self.began_with[task] = keys
         terms = {
             "task": task,
             "nonce": f"n{next(self._nonces)}",
@@ -243,7 +246,9 @@ class Crowd:
             assert not writes or len(writes) == len(on_it), key
 
     def access(self, task: str, key: str) -> Access:
-        return self.tasks[task].access.get(key, Access(Mode.SHARED))
+        """As the task began, or else would begin now: limits may change meanwhile."""
+        keys = self.began_with[task] if task in self.running else self.tasks[task]
+        return keys.access.get(key, Access(Mode.SHARED))
 
     def waiting(self) -> list[str]:
         """Those of which a body could begin, as far as those that run now are concerned."""
@@ -314,8 +319,11 @@ class Crowd:
             worker.manager._keeper.close()
 
 
-def keys(wanted: Mapping[str, int], parents: Sequence[str] = ()) -> Keys:
-    """``keys({"order": 1, "tenant": 3, "catalog": 0})``: how many may hold each, 0 for readers."""
-    modes = {0: Mode.SHARED, 1: Mode.EXCLUSIVE}
+def keys(wanted: Mapping[str, int], parents: Sequence[str] = (), *, limited: bool = False) -> Keys:
+    """``keys({"order": 1, "tenant": 3, "catalog": 0})``: how many may hold each, 0 for readers.
+
+    If it is *limited*, 1 is a limit, too.
+    """
+    modes = {0: Mode.SHARED} if limited else {0: Mode.SHARED, 1: Mode.EXCLUSIVE}
     asked = [(k, Access(modes.get(n, Mode.LIMITED), n or 1)) for k, n in wanted.items()]
     return Keys.of(asked, parents)

@@ -224,7 +224,7 @@ def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
     # Each key has these of its own, or none.
     of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown", "lock_reserve")
     given = {name: value for name, value in options.items() if name not in of_a_lock}
-    given["lock_key"] = [Limit("all", ALL), Limit("tenant:{tenant}", EACH)]
+    given["lock_key"] = [Limit("tenant:{tenant}", EACH), Limit("all", ALL)]
 
     @app.task(name="load", **given)
     def load(tenant: str, number: int, hold: str | None = None) -> int:

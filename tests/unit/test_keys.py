@@ -30,7 +30,7 @@ def alike(*keys: str) -> list[tuple[str, Access]]:
 
 
 def limits(**keys: int) -> list[tuple[str, Access]]:
-    return [(key, Access(limit=n)) for key, n in keys.items()]
+    return [(key, Access(Mode.LIMITED, n)) for key, n in keys.items()]
 
 
 def key_of(key: Key, *args: Any, **kwargs: Any) -> str:
@@ -119,10 +119,10 @@ class TestSeveralKeys:
         ):
             Keys.of(alike("a", "b", "c"), ("c", "b"))
 
-    def test_are_asked_for_by_name_and_then_the_limits_from_the_narrow_to_the_wide(self) -> None:
+    def test_are_asked_for_by_name_and_then_the_limits_as_they_are_declared(self) -> None:
         keys = Keys.of([*limits(wide=20, narrow=3, a=20), *alike("z", "y"), ("c", READS)])
 
-        assert keys.own == ("c", "y", "z", "narrow", "a", "wide")
+        assert keys.own == ("c", "y", "z", "wide", "narrow", "a")
 
     def test_have_their_first_place_where_there_is_an_order(self) -> None:
         assert Keys.of([("a", READS), *limits(b=3), *alike("c")]).first == "c"

@@ -148,8 +148,8 @@ def asks(nonce: str, *, keep: bool = False) -> list[Claim]:
     """The claims of a delivery of one task: at a, which two may hold, and b, which three may."""
     narrow, wide = claims(keys="ab", wait=WaitMode.QUEUE, keep=keep)
     return [
-        replace(wide, mode=Mode.LIMITED, limit=WIDE, nonce=nonce),
         replace(narrow, mode=Mode.LIMITED, limit=NARROW, nonce=nonce),
+        replace(wide, mode=Mode.LIMITED, limit=WIDE, nonce=nonce),
     ]
 
 
@@ -199,14 +199,14 @@ def test_who_waits_at_the_narrower_limit_has_no_turn_at_the_wider(store: Faulty)
     for other in others:
         store.enter(other)
     manager.acquire(asks("1"), KEEPING, b"message")
-    manager.take_back([replace(asks("1")[1], wait=WaitMode.NOT)])
+    manager.take_back([replace(asks("1")[0], wait=WaitMode.NOT)])
     for n in range(NARROW):
         store.enter(replace(claims(f"n{n}", "a")[0], mode=Mode.LIMITED, limit=NARROW))
     manager.take_back(others[:1])
 
     answer = manager.acquire(asks("2"), KEEPING, b"message", woken="b")
 
-    assert answer == Refused(asks("2")[1], Park())
+    assert answer == Refused(asks("2")[0], Park())
     assert (store.peek("a").parked, store.peek("b").grants) == (1, ())
     # Who comes there next does not wait for it
     assert len(store.peek("b").holders) == WIDE - 1

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from celery_dlock.core import edits
 from celery_dlock.core.access import Keys
-from celery_dlock.locks.manager import RESERVED_FOR
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import KeyState, Mode
+from celery_dlock.locks.manager import LockManager
 from tests.services.crowd import Crowd, Trouble, keys
+from tests.services.planted import planted
 
 Gather = Callable[..., Crowd]
 
@@ -65,14 +70,14 @@ def test_no_slot_is_idle_while_somebody_could_use_it(gather: Gather) -> None:
 
 def test_a_task_is_published_once_more_for_each_further_key_at_most(gather: Gather) -> None:
     wanted = [{f"order:{n % 9}": 1, f"tenant:{n % 4}": 3, "all": 5} for n in range(200)]
-    crowd = gather({f"t{n}:0:0": keys(each) for n, each in enumerate(wanted)}, workers=12)
+    crowd = gather({f"t{n}:0:0": keys(each) for n, each in enumerate(wanted)}, workers=12, seed=2)
     for _ in crowd.play():
         pass
     assert len(crowd.done) == 200
     assert max(crowd.wakes.values()) <= 3
 
 
-def test_the_written_order_says_nothing(gather: Gather) -> None:
+def test_limits_that_are_declared_in_two_orders_block_nobody(gather: Gather) -> None:
     wanted = {"a": 2, "b": 2, "c": 1, "d": 1}
     one, other = keys(wanted), keys(dict(reversed(wanted.items())))
     crowd = gather({f"t{n}:0:0": (one, other)[n % 2] for n in range(60)})
@@ -87,7 +92,8 @@ def random_tasks(seed: int, count: int = 40) -> dict[str, Keys]:
     limits = {"narrow": 2, "middle": 3, "wide": 5}
 
     def asked() -> Keys:
-        some = {key: n for key, n in limits.items() if rng.random() < 0.6}
+        declared = rng.sample(sorted(limits), len(limits))  # each task in an order of its own
+        some = {key: limits[key] for key in declared if rng.random() < 0.6}
         for key in ("a", "m", "z"):
             if rng.random() < 0.4:
                 some[key] = rng.choice((0, 1))
@@ -112,17 +118,53 @@ def test_whatever_goes_wrong_all_run_and_no_limit_is_exceeded(gather: Gather, se
     assert crowd.left(after=7_200) == []
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_nobody_waits_an_hour_after_a_limit_was_widened(gather: Gather, seed: int) -> None:
-    before, now = keys({"x": 2, "y": 3}), keys({"x": 4, "y": 3})
-    tasks = {f"t{n}:0:0": (before, now)[n % 2] for n in range(30)}
+@pytest.mark.parametrize("seed", range(20))
+def test_a_limit_that_changes_while_tasks_wait_blocks_nobody(gather: Gather, seed: int) -> None:
+    orders = (
+        [{"x": 2, "y": 3}, {"y": 3, "x": 4}] if seed % 2 else [{"x": 2, "y": 3}, {"x": 4, "y": 3}]
+    )
+    tasks = {f"t{n}:0:0": keys(orders[n % 2]) for n in range(30)}
     crowd = gather(tasks, seed=seed)
     began = crowd.clock.now
-    for step, _ in enumerate(crowd.play()):
-        if step == 80:  # those of the version before are gone; some wait for each other
-            tasks.update(dict.fromkeys(tasks, now))
+    play_with_changes(crowd, tasks, seed)
     assert len(crowd.done) == 30
-    assert crowd.clock.now < began + 1.1 * RESERVED_FOR
+    assert crowd.clock.now < began + 60 * SECOND, "nobody has waited for anything late"
+
+
+def play_with_changes(crowd: Crowd, tasks: dict[str, Keys], seed: int) -> None:
+    """Now and then every limit is another one, for those that ask from then on."""
+    chance = random.Random(seed)
+    for step, _ in enumerate(crowd.play()):
+        if step % 40 == 0:
+            limits = {key: chance.randint(1, 6) for asked in tasks.values() for key in asked.own}
+            for task, asked in tasks.items():
+                tasks[task] = keys({key: limits[key] for key in asked.own}, limited=True)
+
+
+def _keeps_what_it_has(whole: Any, state: KeyState, mode: Mode, limit: int) -> Any:
+    kept = [turn for turn in state.grants if turn.elsewhere]
+    after = whole(state, mode, limit)
+    gone = [turn for turn in kept if turn.task not in {left.task for left in after.grants}]
+    return replace(after, grants=(*after.grants, *(replace(turn, limit=limit) for turn in gone)))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "instead"),
+    [
+        (edits, "ask_with_limit", _keeps_what_it_has),
+        (LockManager, "_waits_for_who_waits", lambda *_: False),
+    ],
+    ids=["a limit that falls leaves turns beyond it", "nobody looks at who waits"],
+)
+def test_what_is_kept_too_long_is_found(
+    gather: Gather, owner: Any, name: str, instead: Any
+) -> None:
+    def blocks_nobody() -> None:
+        for seed in range(1, 20, 2):
+            test_a_limit_that_changes_while_tasks_wait_blocks_nobody(gather, seed)
+
+    with planted(owner, name, instead), pytest.raises(AssertionError, match="anything late"):
+        blocks_nobody()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -176,12 +176,10 @@ def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
     with lock("k", app=desk.app, limit=3):
         with pytest.raises(LockContended), lock("k", app=desk.app):
             pytest.fail("two others may hold it")
-        with pytest.raises(LockContended), lock("k", app=desk.app, limit=2):
-            pytest.fail("two others may hold it")
         with pytest.raises(LockContended):
             alone()
-        with lock("k", app=desk.app, limit=3):
-            pass
+        with lock("k", app=desk.app, limit=2):
+            pass  # the key has one limit, and this task is one of those that have a slot
     with lock("k", app=desk.app), lock("k", app=desk.app, limit=3):
         pass  # who is alone is one of three, too
 

@@ -35,7 +35,7 @@ def make(desk: Desk) -> Make:
     def make(**options: Any) -> LockedTask:
         given = {"name": "load", "on_contention": Queue(max_wait=None), **options}
 
-        @desk.locked([Shared(CATALOG), Limit("import", ALL), Limit("tenant:{t}", EACH)], **given)
+        @desk.locked([Shared(CATALOG), Limit("tenant:{t}", EACH), Limit("import", ALL)], **given)
         def load(number: int, t: int = 7) -> None:
             desk.ran.append(number)
 
@@ -158,7 +158,7 @@ def test_the_newest_replaces_who_waits_at_the_narrowest_alone(desk: Desk, make: 
 
 
 def test_a_block_holds_each_key_in_its_own_way(desk: Desk) -> None:
-    wanted = (Shared(CATALOG), "order:42", Limit(IMPORT, ALL), Limit(TENANT, EACH))
+    wanted = (Shared(CATALOG), "order:42", Limit(TENANT, EACH), Limit(IMPORT, ALL))
 
     with lock(wanted, app=desk.app, timeout=0) as lease:
         assert lease.keys == (CATALOG, "order:42", TENANT, IMPORT)

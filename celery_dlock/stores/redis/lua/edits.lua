@@ -27,6 +27,11 @@ local function wavers(state, grant)
   return grant.parked and grant.due <= state.now and (grant.woken > 0 or grant.handed_back)
 end
 
+-- How many slots nobody else may have now.
+local function taken(state)
+  return #state.holders + #keep_if(state.grants, reserves) + #state.cooling
+end
+
 local function limit_of_slots(state)
   for _, list in ipairs({state.holders, state.grants, state.cooling}) do
     for _, slot in ipairs(list) do
@@ -40,10 +45,15 @@ local function limit_of(state)
   return state.limit or limit_of_slots(state) or 1
 end
 
--- From now on the key has the limit of the claim, its newest asker, if that has one.
+-- From now on the key has the limit of the claim, its newest asker, if that has one. Where it has
+-- fallen below what is taken nothing is kept for those who wait elsewhere.
 local function ask_with_limit(state, claim)
   if claim.mode ~= LIMITED or claim.limit == 0 then return end
   state.limit = claim.limit
+  if claim.limit == limit_of_slots(state) then return end
+  if taken(state) > claim.limit then
+    state.grants = keep_if(state.grants, function(turn) return not turn.elsewhere end)
+  end
   for _, list in ipairs({state.holders, state.grants, state.cooling}) do
     for _, slot in ipairs(list) do
       if slot.mode == LIMITED then slot.limit = claim.limit end
@@ -240,9 +250,11 @@ local function reserve(state, claim, left, now)
     if not turn.parked then turn.due = math.max(turn.due, now + claim.patience) end
     return
   end
+  local is_over = left.mode == LIMITED and taken(state) >= limit_of(state)
+  if claim.elsewhere and is_over then return end
   state.grants[#state.grants + 1] = {
     task = claim.successor, mode = left.mode, limit = left.limit, parked = false,
-    woken = 0, due = now + claim.patience,
+    woken = 0, due = now + claim.patience, elsewhere = claim.elsewhere,
   }
 end
 
