@@ -7,8 +7,8 @@ the wide limit than the narrow one lets through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Self, TypedDict
 
 from celery_dlock.core.checks import optional_duration, quoted
@@ -16,16 +16,20 @@ from celery_dlock.core.keys import Key
 from celery_dlock.core.state import Mode, ask_order
 from celery_dlock.errors import ConfigurationError
 
+#: What says how many may hold a key: it is called as the body of the task is.
+LimitFunction = Callable[..., int]
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A key that *n* tasks may hold at once, as an entry of a list of keys.
 
-    A slot stays closed for *cooldown* seconds from each start.
+    *n* may be a callable with the parameters of the task, which is asked whenever the task asks for
+    the key. A slot stays closed for *cooldown* seconds from each start.
     """
 
     key: Key
-    n: int
+    n: int | LimitFunction
     cooldown: float | None = None
 
 
@@ -46,32 +50,43 @@ class KeyOptions(TypedDict, total=False):
     An option is named here and in its rule, :meth:`Access.of`, which has its default.
     """
 
-    limit: int
+    limit: int | LimitFunction
     shared: bool
     cooldown: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one key is held; its slot stays closed for *cooldown* seconds from the start on."""
+    """How one key is held; its slot stays closed for *cooldown* seconds from the start on.
+
+    Where a *function* says the limit of a call it is 0 until it was asked.
+    """
 
     mode: Mode = Mode.EXCLUSIVE
     limit: int = 1
     cooldown: float = 0.0
+    function: LimitFunction | None = None
 
     @classmethod
     def of(cls, options: KeyOptions) -> Self:
         """Raises :exc:`~celery_dlock.ConfigurationError` for values that make no sense."""
         limit, shared = options.get("limit", 1), options.get("shared", False)
         cooldown = options.get("cooldown")
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ConfigurationError(f"limit= is a number from 1 up, got {quoted(limit)}")
+        function = None if isinstance(limit, int) or not callable(limit) else limit
+        limit = 0 if function else checked_limit(limit, "limit=")
         if shared and limit != 1:
             raise ConfigurationError("shared=True has no limit=: readers run together")
         if shared and cooldown is not None:
             raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
-        mode = Mode.SHARED if shared else Mode.LIMITED if limit > 1 else Mode.EXCLUSIVE
-        return cls(mode, limit, optional_duration("cooldown", cooldown) or 0.0)
+        mode = Mode.SHARED if shared else Mode.EXCLUSIVE if limit == 1 else Mode.LIMITED
+        return cls(mode, limit, optional_duration("cooldown", cooldown) or 0.0, function)
+
+
+def checked_limit(limit: object, source: str) -> int:
+    """*limit*, which comes from the *source*. Raises :exc:`~celery_dlock.ConfigurationError`."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigurationError(f"{source} is a number from 1 up, got {quoted(limit)}")
+    return limit
 
 
 def entries(wanted: Wanted | Sequence[Wanted], options: KeyOptions) -> list[tuple[Key, Access]]:
@@ -132,6 +147,14 @@ class Keys:
     def __post_init__(self) -> None:
         if both := self.parents and self.access.keys() & self.parents:
             raise ConfigurationError(f"{min(both)!r} cannot be both a key and its own parent")
+
+    def limited(self, ask: Callable[[str, LimitFunction], int]) -> Keys:
+        """The same with the limits that functions say, which *ask* is called for."""
+        access = {
+            key: replace(one, limit=ask(key, one.function)) if one.function else one
+            for key, one in self.access.items()
+        }
+        return replace(self, access=access)
 
     @property
     def own(self) -> tuple[str, ...]:

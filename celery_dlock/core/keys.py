@@ -93,6 +93,11 @@ class KeyTemplate:
         Raises :exc:`TypeError` when the task cannot be called like that, and
         :exc:`~celery_dlock.ConfigurationError` when a value has no canonical text.
         """
+        call = self.call(args, kwargs)
+        return tuple([part.key(call) for part in self.parts])
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments:
+        """The arguments with their defaults. Raises :exc:`TypeError` as :meth:`rendered` does."""
         call = self._named and self._named.call(args, kwargs)
         if not call:
             try:
@@ -100,7 +105,7 @@ class KeyTemplate:
             except TypeError as exc:
                 raise TypeError(f"{self.name}() {exc}") from None
             call.apply_defaults()
-        return tuple([part.key(call) for part in self.parts])
+        return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +248,14 @@ def _compile(entry: object, signature: Signature) -> _Text | _Function:
     if not callable(entry):
         kind = type(entry).__name__
         raise ConfigurationError(f"a lock key is a template or a callable, not {kind}")
-    label = getattr(entry, "__name__", type(entry).__name__)
-    _check_callable(label, entry, signature)
+    label = label_of(entry)
+    check_callable(f"lock key {label}()", entry, signature)
     return _Function(label, entry)
+
+
+def label_of(function: Callable[..., Any]) -> str:
+    """What people call *function*."""
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _compile_text(text: str, signature: Signature) -> _Text:
@@ -283,7 +293,7 @@ def _compile_field(field: str, extra: str | None, signature: Signature) -> _Fiel
     return _Field.compile(field, signature)
 
 
-def _check_callable(label: str, function: Callable[..., Any], signature: Signature) -> None:
+def check_callable(label: str, function: Callable[..., Any], signature: Signature) -> None:
     """Refuse a callable that no call of the task would fit."""
     try:
         accepts = inspect.signature(function)
@@ -296,4 +306,4 @@ def _check_callable(label: str, function: Callable[..., Any], signature: Signatu
         accepts.bind(*by_place, **by_name)
     except TypeError as exc:
         how = f"is called as the task is, {signature}, which does not fit"
-        raise ConfigurationError(f"lock key {label}() {how}: {exc}") from exc
+        raise ConfigurationError(f"{label} {how}: {exc}") from exc

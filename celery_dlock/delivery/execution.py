@@ -129,6 +129,14 @@ class Execution:
         _thread.open.append(execution)
         return execution
 
+    def ask_limits(self) -> None:
+        """Ask the functions that say how many may hold its keys; what they raise fails the task."""
+        try:
+            self.keys = self.task.lock_definition.limited(self.keys, self.args, self.kwargs)
+        except BaseException:
+            self.hold.owe_too(self.turns())  # its keys may be reserved for it
+            raise
+
     def turns(self) -> list[Claim]:
         """The turn for which it was woken, and those that may be reserved for it meanwhile."""
         woken_at = () if self.history.key is None else (self.history.key,)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, Unpack, get_args
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import (
@@ -18,10 +19,19 @@ from celery_dlock.contention import (
     queueing,
     replaces_running,
 )
-from celery_dlock.core.access import Access, KeyOptions, Keys, Wanted, check_alike, entries
+from celery_dlock.core.access import (
+    Access,
+    KeyOptions,
+    Keys,
+    LimitFunction,
+    Wanted,
+    check_alike,
+    checked_limit,
+    entries,
+)
 from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key, KeyTemplate
+from celery_dlock.core.keys import Key, KeyTemplate, check_callable, label_of
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique, Until
@@ -151,6 +161,28 @@ class Definition:
         keys = zip(self.template.rendered(args, kwargs), self.access, strict=True)
         return Keys.of(tuple(keys), self.parents.keys(args, kwargs) if self.parents else ())
 
+    def limited(self, keys: Keys, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
+        """*keys* of a call with the limits that functions say of it now.
+
+        Raises :exc:`~celery_dlock.ConfigurationError`, also for what a function raises.
+        """
+        if all(access.function is None for access in self.access):
+            return keys
+        call = self.template.call(*self.sent(args, kwargs))
+
+        def ask(key: str, function: LimitFunction) -> int:
+            source = f"task {self.template.name}: what {label_of(function)}() says for {key!r}"
+            try:
+                limit = function(*call.args, **call.kwargs)
+            except SoftTimeLimitExceeded:
+                raise
+            except Exception as exc:
+                error = f"{source} is no limit: it raised {type(exc).__name__}: {exc}"
+                raise ConfigurationError(error) from exc
+            return checked_limit(limit, source)
+
+        return keys.limited(ask)
+
     def sent(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -259,12 +291,15 @@ def _template(
 ) -> tuple[KeyTemplate, tuple[Access, ...]]:
     """The template of all keys, and how each of them is held; without a *key*, of the *name*."""
     if key is None:
-        return KeyTemplate.compile(None, signature, default=name), (Access.of(options),)
-    keys = entries(key, options)
-    template = KeyTemplate.compile([entry for entry, _ in keys], signature, default=name)
-    access = tuple(access for _, access in keys)
+        template, access = KeyTemplate.compile(None, signature, default=name), [Access.of(options)]
+    else:
+        keys = entries(key, options)
+        template = KeyTemplate.compile([entry for entry, _ in keys], signature, default=name)
+        access = [access for _, access in keys]
+    for function in [one.function for one in access if one.function is not None]:
+        check_callable(f"limit={label_of(function)}", function, signature)
     check_alike(zip(template.parts, access, strict=True))
-    return template, access
+    return template, tuple(access)
 
 
 def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:

@@ -85,6 +85,8 @@ def lock(
     for name in options.keys() - KeyOptions.__annotations__.keys():
         raise TypeError(f"lock() got an unexpected keyword argument {name!r}")
     listed = entries(key, options)
+    if any(access.function for _, access in listed):
+        raise ConfigurationError("limit= of lock() is a number: no task is called that it is about")
     if not listed:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
     if on_lost not in ("flag", "raise"):

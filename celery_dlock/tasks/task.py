@@ -309,7 +309,7 @@ class LockedTask(TypedTask[P, R_co]):
         begin = partial(
             Acquisition.begin,
             self.app,
-            definition.keys(args, kwargs),
+            definition.limited(definition.keys(args, kwargs), args, kwargs),
             name=self.name,
             ttl=definition.ttl,
             max_hold=definition.max_hold,

@@ -127,7 +127,7 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
             f"{task.name} holds a read lock: it has no fencing token, and nothing to write"
         )
     definition.refuse_injected(task.name, kwargs)
-    keys = definition.keys(args, kwargs)
+    keys = definition.limited(definition.keys(args, kwargs), args, kwargs)
     warm = {key: replace(access, cooldown=0.0) for key, access in keys.access.items()}
     begin = partial(
         Acquisition.begin,
