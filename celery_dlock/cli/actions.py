@@ -205,7 +205,7 @@ def _holders(details: KeyDetails) -> Table:
     columns = (*HOLDING, ">TOKEN", "OWNER")
     rows = [
         [
-            *holding(held, details.now),
+            *holding(held, len(details.line.holders), details.now),
             "" if held.mode is Mode.SHARED else str(held.token),
             name(held.owner),
         ]

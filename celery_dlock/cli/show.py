@@ -157,7 +157,7 @@ def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
         first = number == 0 and hold is None
         yield [
             name(line.key) if first else "",
-            *holding(held, now),
+            *holding(held, len(line.holders), now),
             *(queue if first else ("", "")),
         ]
 
@@ -181,13 +181,13 @@ def _nobody(line: Line, now: datetime) -> Text:
     return Text(f"nobody, for another {lasting((opens - now).total_seconds())}: {why}")
 
 
-def holding(held: Held, now: datetime) -> list[str | Text]:
-    """Who it is and where, for how long, and how long its lease still goes."""
+def holding(held: Held, count: int, now: datetime) -> list[str | Text]:
+    """Who it is, one of how many, and where; for how long, and how long its lease still goes."""
     who = name(held.task_id)
     if held.mode is Mode.SHARED:
         who.append(" reads", style="dim")
     elif held.mode is Mode.LIMITED:
-        who.append(f" one of {held.limit}", style="dim")
+        who.append(f" {count} of {held.limit}", style="dim")
     return [
         name(held.name) if held.name else "",
         who,

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_dlock.core.debounce import named
 from celery_dlock.core.sentences import count
-from celery_dlock.core.state import task_id_of
+from celery_dlock.core.state import Mode, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops.event_text import Clock, listed
@@ -81,6 +81,8 @@ def _of_line(line: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[
     if line.unreadable:
         return [f"the lock store answers but cannot read this key: {line.unreadable}"]
     sentences = [_of_holder(held, clock) for held in line.holders] or ["nobody holds it"]
+    if line.holders and line.holders[0].mode is Mode.LIMITED:
+        sentences.append(f"{len(line.holders)} of {line.holders[0].limit} hold it")
     if (hold := line.on_hold(clock.now)) is not None:
         sentences.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
     if (at := line.opens(clock.now)) is not None:

@@ -85,14 +85,17 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     assert [bool(key["unreadable"]) for key in desk.read("ls")["keys"]] == [True, False]
 
 
-def test_each_of_several_holders_says_how_many_there_may_be(desk: Operator) -> None:
+def test_each_of_several_holders_says_how_many_there_are_and_may_be(desk: Operator) -> None:
     desk.hold("pool", "first", limit=3)
+    desk.hold("pool", "second", limit=5)
     desk.hold("order:1", "alone")
 
-    _, some, alone = desk.run("ls").stdout.splitlines()
+    _, first, second, alone = desk.run("ls").stdout.splitlines()
 
-    assert "first one of 3" in some
+    assert "first 2 of 5" in first
+    assert "second 2 of 5" in second
     assert " of " not in alone
+    assert "2 of 5 hold it" in desk.run("show", "pool", "--key").stdout
 
 
 def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
