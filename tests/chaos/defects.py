@@ -112,7 +112,8 @@ class LetsOneMoreIn(Copy):
     """One more than the limit."""
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
-        return super().enter(replace(claim, limit=claim.limit + 1), message)
+        mode = Mode.LIMITED if claim.mode is Mode.EXCLUSIVE else claim.mode
+        return super().enter(replace(claim, mode=mode, limit=claim.limit + 1), message)
 
 
 class LetsReadersIn(Copy):

@@ -192,16 +192,22 @@ THEMES: Sequence[tuple[Sequence[str], Sequence[Kind]]] = (
     (("limits", "several"), (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.STORE_AWAY, Kind.COPY)),
 )
 #: What only the next theme has, so that the plans of all other seeds stay what they were.
-RARE = ("impatient_limit",)
+BY_PLAN = ("by_plan", "back_by_plan", "published_by_plan", "plan_and_all", "all_and_plan")
+RARE = ("impatient_limit", *BY_PLAN)
 #: One waits at its own key for another, and that at a limit on hold. One plan of twenty has it.
 HELD_UP: tuple[Sequence[str], Sequence[Kind]] = (
-    (*RARE, *RARE, "limits"),
+    ("impatient_limit", "impatient_limit", "limits"),
     (Kind.HOLD, Kind.HOLD, Kind.KILL_WORKER, Kind.STORE_AWAY),
 )
 #: Chains that keep their key, among strangers. As many plans have it.
 CHAINED: tuple[Sequence[str], Sequence[Kind]] = (
     ("reserves", "reserves", "reserves", "queued", "rescheduled", "skips"),
     (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.STORE_LOSES, Kind.COPY, Kind.REVOKE),
+)
+#: Limits that rise and fall while tasks wait, at one key and at two in both orders. As many, too.
+PLANNED: tuple[Sequence[str], Sequence[Kind]] = (
+    BY_PLAN,
+    (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.STORE_AWAY, Kind.STORE_LOSES, Kind.COPY, Kind.HOLD),
 )
 
 
@@ -216,6 +222,8 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         theme = HELD_UP
     elif rare.random() < 0.05:
         theme = CHAINED
+    elif rare.random() < 0.05:
+        theme = PLANNED
     if theme is not None:
         its, strikers = theme
         struck = list(strikers)
@@ -272,6 +280,9 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         )
         for _ in range(random.choice((1, 2, 2)))
     ]
+    if theme is PLANNED:  # as many as can meet at one key
+        calls = [replace(call, key="a", steps=call.steps or (12.0,)) for call in (*calls, *calls)]
+        crews = [replace(crew, slots=3) for crew in crews]
     stays, longest = random.choice((0.0, 0.5, 0.9)), random.choice(LONGEST)
     return Plan(
         seed,

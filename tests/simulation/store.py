@@ -10,6 +10,7 @@ from functools import partialmethod
 from typing import Any, ClassVar, Self, TypeVar
 
 from celery_dlock.core.operations import Operation
+from celery_dlock.core.state import Run
 from celery_dlock.stores.base import BackendOptions, Guarantee, LockBackend, Reply, Trait
 from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.kernel import BEGINNING, Kernel
@@ -43,7 +44,11 @@ class Store(LockBackend):
         with self.faults.at_store():
             answer = getattr(self.memory, name)(*args, **kwargs)
             if name == "apply":
-                evidence().heard(args[0], answer.verdict)
+                operation = args[0]
+                evidence().heard(operation, answer.verdict)
+                if isinstance(answer.verdict, Run):
+                    holders = self.memory.peek(operation.claim.key).holders
+                    evidence().granted(operation.claim, holders, clock())
         kernel.pause(f"being told of {told}: {getattr(answer, 'verdict', '')}")
         return answer
 

@@ -37,7 +37,17 @@ from celery_dlock import (
 )
 from celery_dlock.core.events import Event
 from celery_dlock.core.operations import Cancel, DeadLetter, Enter, Leave, Operation
-from celery_dlock.core.state import Left, Mode, Outcome, Park, Run, WaitMode, task_id_of
+from celery_dlock.core.state import (
+    Claim,
+    Holder,
+    Left,
+    Mode,
+    Outcome,
+    Park,
+    Run,
+    WaitMode,
+    task_id_of,
+)
 from celery_dlock.errors import (
     BackendUnavailable,
     LockContended,
@@ -61,6 +71,14 @@ class Kind:
     may_skip: bool = False
     may_fail: tuple[str, ...] = ()
 
+
+def at_once(key: str, steps: list[float], ending: str) -> int:
+    """A limit that rises and falls, from one to three."""
+    return (2, 3, 1, 2, 1, 3)[int(Kernel.here().now / 7) % 6]
+
+
+#: At a key whose limit is another one every few seconds.
+PLANNED: Mapping[str, Any] = {"lock_key": "{key}-plan", "lock_limit": at_once}
 
 PATIENT = Reschedule(backoff=FullJitter(base=0.5, cap=4.0), max_wait=None)
 
@@ -112,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
     "limits": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
-            "lock_key": [Limit("wide", 2), Limit("{key}-slots", 2), Shared("both")],
+            "lock_key": [Limit("{key}-slots", 2), Limit("wide", 2), Shared("both")],
         }
     ),
     "impatient_limit": Kind(
@@ -121,6 +139,23 @@ KINDS: Mapping[str, Kind] = {
             "lock_key": ["{key}", Limit("wide", 2)],
         },
         may_fail=("LockTimeout",),
+    ),
+    "by_plan": Kind({"lock_on_contention": Queue(max_wait=None), **PLANNED}),
+    "back_by_plan": Kind({"lock_on_contention": PATIENT, **PLANNED}),
+    "published_by_plan": Kind(
+        {"lock_on_contention": Queue(ordered="publish", max_wait=None), **PLANNED}
+    ),
+    "plan_and_all": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_key": [Limit("{key}-plan", at_once), Limit("all", 2)],
+        }
+    ),
+    "all_and_plan": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_key": [Limit("all", 2), Limit("{key}-plan", at_once)],
+        }
     ),
     "below": Kind(
         {
@@ -206,6 +241,14 @@ class Evidence:
             if not self.has_ended(task_id):
                 self.unsaid.add(task_id)
 
+    def granted(self, claim: Claim, holders: Sequence[Holder], now: int) -> None:
+        """Note a key that has more *holders* than its newest one, *claim*, has asked for."""
+        live = [holder for holder in holders if holder.expires > now]
+        is_new = any(h.nonce == claim.nonce and h.since == now for h in live)
+        if claim.mode is Mode.LIMITED and is_new and len(live) > claim.limit:
+            who = ", ".join(holder.task for holder in live)
+            self.wrong.append(f"more than {claim.limit} on {claim.key}: {who}")
+
     def _between(self, operation: Operation[Any], verdict: object) -> None:
         """Note who gets a key between two steps of a chain, after the first has released it."""
         claim = operation.claim
@@ -231,16 +274,16 @@ class Evidence:
                 if term.noticed is None and term.trusted_until > Kernel.here().now:
                     there[term.key][term.claim] = None
         for key, claims in there.items():
-            writers = [each for each in claims if each.mode is Mode.EXCLUSIVE]
-            readers = len(claims) > len(writers)
-            if writers and (readers or len(writers) > min(each.limit for each in writers)):
+            modes = {each.mode for each in claims}
+            most = max(each.limit for each in claims)
+            if len(modes) > 1 or (Mode.SHARED not in modes and len(claims) > most):
                 who = ", ".join(each.task for each in claims)
                 self.wrong.append(f"at once on {key}: {who}")
 
     def write(self, task: str, lease: Lease) -> None:
         """Behind the fence, and once a task."""
         for term in lease.own:
-            if term.claim.mode is not Mode.EXCLUSIVE:
+            if term.claim.mode is Mode.SHARED:
                 continue
             if term.token < self.bars[term.resource]:
                 raise StaleFencingToken(term.resource, term.token, self.bars[term.resource])
