@@ -250,7 +250,8 @@ def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:
 def _answer(execution: Execution) -> Lease | Refused | Plan:
     """The store's answer; a plan if it gives none, or if the task is unique and another lives."""
     unique = execution.unique
-    execution.ask_limits()
+    if execution.task.lock_definition.asks_limits:
+        execution.ask_limits()
     try:
         if unique is None:
             return _ask(execution)

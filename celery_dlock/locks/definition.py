@@ -82,7 +82,8 @@ class Definition:
     """A task's lock options, checked. ``None`` leaves the choice to the settings.
 
     ``label`` is the text of the key's ``template``, or of all, for people and for metrics;
-    ``access`` is how each key is held. ``injects`` names the parameters that the library passes to
+    ``access`` is how each key is held; it ``asks_limits`` where a function says how many may hold
+    one. ``injects`` names the parameters that the library passes to
     the body. ``dump`` makes the arguments of a message from those of a call, if Celery does more
     than serialize them. If the ``newest_wins``, a call replaces the one that waits.
     """
@@ -90,6 +91,7 @@ class Definition:
     label: str
     template: KeyTemplate
     access: tuple[Access, ...]
+    asks_limits: bool
     signature: inspect.Signature
     injects: frozenset[str]
     ttl: float | None
@@ -130,6 +132,7 @@ class Definition:
                 label=",".join(template.names),
                 template=template,
                 access=access,
+                asks_limits=any(one.function for one in access),
                 signature=signature,
                 injects=injects,
                 ttl=optional_duration("ttl", options.get("ttl")),
@@ -166,7 +169,7 @@ class Definition:
 
         Raises :exc:`~celery_dlock.ConfigurationError`, also for what a function raises.
         """
-        if all(access.function is None for access in self.access):
+        if not self.asks_limits:
             return keys
         call = self.template.call(*self.sent(args, kwargs))
 

@@ -77,6 +77,18 @@ def transfer(source: str, target: str, *, lease: Lease = INJECTED) -> None:
 def load(tenant: str, *, lease: Lease = INJECTED) -> None: ...
 
 
+def at_once(tenant: str) -> int:
+    return 3
+
+
+@locked_task([Limit("tenant:{tenant}", at_once), Limit("all", 20)])
+def by_plan(tenant: str) -> None: ...
+
+
+@locked_task("tenant:{tenant}", limit=at_once)
+def alike(tenant: str) -> None: ...
+
+
 @locked_task("order:{order_id}", app=app)
 def without_the_default(order_id: int, *, fencing_token: int) -> None: ...
 
