@@ -117,7 +117,7 @@ def test_a_look_costs_the_same_with_ten_thousand_dead(redis_server: RedisServer)
         costs = []
         for count in (10, 10, 10_000):  # after the first the server has all scripts
             names: list[Any] = [f"{{key}}t{n}:0:0" for n in range(count)]
-            store.client.hset(dead, mapping=dict.fromkeys(names, "x,1,unreadable,1;message"))
+            store.client.hset(dead, mapping=dict.fromkeys(names, "x,unreadable,1;message"))
             store.client.zadd(died, dict.fromkeys(names, 1))
             store.client.hset(tasks, mapping={f"t{n}": "d4:0:0{key}" for n in range(count)})
             costs.append(_cost_of_upkeep(store))

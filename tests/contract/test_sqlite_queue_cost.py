@@ -53,12 +53,12 @@ def test_an_operation_costs_the_same_however_many_are_dead(backend: SqliteBacken
 
     backend.reap("key")  # opens the file
     letters = [
-        ("dlock", "key", f"task {n}", "exclusive", 1, "unreadable", n, b"m") for n in range(10_000)
+        ("dlock", "key", f"task {n}", "exclusive", "unreadable", n, b"m") for n in range(10_000)
     ]
     costs = []
     for rows in (letters[:20], letters[20:]):
         with backend._file.transaction() as db:
-            db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         costs.append(of_each())
     few, many = costs
 
@@ -140,11 +140,11 @@ def fill(backend: SqliteBackend, key: str, waiting: int) -> None:
     """Put tasks into the queue, past the store's own slower way."""
     tasks = [f"task {number}" for number in range(waiting)]
     entries = [
-        ("dlock", key, task, "exclusive", 1, rank, 0, None, None, 0, None)
+        ("dlock", key, task, "exclusive", rank, 0, None, None, 0, None)
         for rank, task in enumerate(tasks)
     ]
     with backend._file.transaction() as db:
-        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
+        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
         messages = [("dlock", key, task, b"message") for task in tasks]
         db.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", messages)
         db.execute("UPDATE state SET parked=? WHERE key=?", (waiting, key))
