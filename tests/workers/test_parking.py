@@ -13,6 +13,7 @@ from celery.worker import state
 
 from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.events import Dropped, Parked
+from celery_dlock.core.state import Claim, Mode
 from celery_dlock.delivery.taking import FOLLOWED, ToMain
 from celery_dlock.worker.parking import (
     Batch,
@@ -97,6 +98,10 @@ def charge(desk: Desk) -> LockedTask:
 def loop(desk: Desk, charge: LockedTask) -> Iterator[Loop]:
     loop = Loop(desk, charge)
     yield loop
+    _end(loop)
+
+
+def _end(loop: Loop) -> None:
     for request in loop.pool:
         state.task_ready(request)
     Parking.current = None
@@ -128,6 +133,29 @@ def test_later_ones_are_parked_in_order_when_all_before_have_asked(desk: Desk, l
         assert (loop.in_pool(), loop.acknowledged) == ([1, 2], [3, 4, 5, 6])
         assert len(waiting(desk)) == 4
         assert [event.refused for event in desk.happened(Parked)] == [True] * 4
+
+
+def test_no_function_is_asked_here_how_many_may_hold_the_key(desk: Desk) -> None:
+    asked: list[int] = []
+
+    def at_once(order: str, number: int) -> int:
+        asked.append(number)
+        return 3
+
+    @desk.locked("order:{order}", name="load", on_contention=Queue(), limit=at_once)
+    def load(order: str, number: int) -> None: ...
+
+    loop = Loop(desk, load)
+    for nonce in "12":
+        desk.store.enter(Claim(KEY, f"{nonce}:0:0", nonce, 9_000_000, Mode.LIMITED, 2))
+    loop.somebody_waits()
+    loop.arrive(1, 2)
+
+    assert sum(loop.park()) == 2
+
+    found = desk.store.peek(KEY)
+    _end(loop)
+    assert (asked, [holder.limit for holder in found.holders], found.parked) == ([], [2, 2], 2)
 
 
 def test_one_that_the_store_refuses_goes_to_the_pool(desk: Desk, loop: Loop) -> None:
