@@ -216,7 +216,9 @@ def _register_outcomes(
 
 
 def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
-    """Define ``load``; with *hold* it stays in the body until the test says go."""
+    """Define ``load`` and ``load by plan``; with *hold* they stay in the body until the test says
+    go. The limit of the second is the number in the file ``plan-TENANT``.
+    """
     # Neither goes with several keys, or with a key of this name.
     if replaces_running(options["lock_on_contention"]) or "all" in options.get("lock_parents", ()):
         return
@@ -224,12 +226,20 @@ def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
     # Each key has these of its own, or none.
     of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown", "lock_reserve")
     given = {name: value for name, value in options.items() if name not in of_a_lock}
-    given["lock_key"] = [Limit("tenant:{tenant}", EACH), Limit("all", ALL)]
 
-    @app.task(name="load", **given)
+    def at_once(tenant: str, *_: Any, **__: Any) -> int:
+        return int((folder / f"plan-{tenant}").read_text())
+
     def load(tenant: str, number: int, hold: str | None = None) -> int:
         journal.write("start", tenant=tenant, number=number)
         if hold:
             hold_at(folder, hold)
         journal.write("end", tenant=tenant, number=number)
         return number
+
+    keys = {
+        "load": [Limit("tenant:{tenant}", EACH), Limit("all", ALL)],
+        "load by plan": Limit("plan:{tenant}", at_once),
+    }
+    for name, key in keys.items():
+        app.task(name=name, **{**given, "lock_key": key})(load)
