@@ -50,6 +50,13 @@ def eight_run_of_twelve(lab: Lab) -> list[Any]:
     return results
 
 
+def all_go_and_end(lab: Lab, results: list[Any]) -> None:
+    for number in range(len(results)):
+        lab.go(f"{number}")
+    assert [result.get(timeout=60) for result in results] == list(range(len(results)))
+    until("nobody has it", lambda: state(lab) == KeyState())
+
+
 def each_starts_alone(entries: list[dict[str, Any]], running: int) -> bool:
     """Whether each of *entries* that starts does so when none of those *running* is left."""
     for entry in entries:
@@ -65,10 +72,12 @@ def test_a_limit_rises_and_falls_while_tasks_wait(make_lab: MakeLab) -> None:
         results = eight_run_of_twelve(lab)
         has_limit(lab, 1)
         before = len(lab.journal.read())
-        for number in range(12):
+        for number in started(lab):
             lab.go(f"{number}")
-        assert [result.get(timeout=60) for result in results] == list(range(12))
-        until("nobody has it", lambda: state(lab) == KeyState())
+        lab.journal.wait_for("start", 10)
+        results.append(lab.app.tasks["load by plan"].delay(TENANT, 12))
+        until("one holds it, and three wait", lambda: (holders(lab), state(lab).parked) == (1, 3))
+        all_go_and_end(lab, results)
 
     assert each_starts_alone(lab.journal.read()[before:], running=8)
 
@@ -81,11 +90,9 @@ def test_a_limit_falls_as_the_worker_is_killed(make_lab: MakeLab) -> None:
         worker.kill()
         before = len(lab.journal.read())
         deliver_again(lab.app)
-        for number in range(12):
-            lab.go(f"{number}")
         worker.start()
-        assert [result.get(timeout=60) for result in results] == list(range(12))
-        until("nobody has it", lambda: state(lab) == KeyState())
+        until("one holds it, and ten wait", lambda: (holders(lab), state(lab).parked) == (1, 10))
+        all_go_and_end(lab, results)
 
     assert each_starts_alone(lab.journal.read()[before:], running=0)
     assert len(started(lab)) == 9 + 11  # the eight that were killed run again
