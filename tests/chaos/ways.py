@@ -6,6 +6,7 @@ become of a task, and in which order; it believes them and nothing of the produc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +16,15 @@ from celery_dlock import Debounce, FullJitter, Limit, Queue, Replace, Reschedule
 
 #: Seconds for which a key of that way cools down.
 COOLDOWN = 0.3
+
+#: How many may have the key of that way, for two seconds each, over and over.
+PLAN = (1, 3, 2)
+
+
+def by_plan(*_: Any, **__: Any) -> int:
+    """The limit of a call at this instant, for all processes."""
+    return PLAN[int(time.monotonic() / 2) % len(PLAN)]
+
 
 WAYS: Mapping[str, dict[str, Any]] = {
     "queued": {"lock_on_contention": Queue()},
@@ -28,6 +38,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
         "lock_on_contention": Queue(),
         "lock_key": [Limit("narrow", 2), Limit("wide", 3), Shared("catalog")],
     },
+    "changing": {"lock_on_contention": Queue(), "lock_limit": by_plan},
     "newest": {"lock_on_contention": Replace()},
     "stopping": {"lock_on_contention": Replace(running=True)},
     "published": {"lock_on_contention": Queue(ordered="publish")},
@@ -121,6 +132,7 @@ FEATURES: Mapping[str, tuple[Key, ...]] = {
         Key("limits", "limits", locks=("narrow", "wide", "catalog"), weight=2),
         Key("catalog", "queued"),
     ),
+    "changing limit": (Key("changing", "changing", limit=max(PLAN), weight=3),),
     "replace": (Key("newest", "newest", instead=_AFTER),),
     "replace running": (Key("stopping", "stopping", instead=_AFTER),),
     "ordered by publishing": (
@@ -143,7 +155,7 @@ FEATURES: Mapping[str, tuple[Key, ...]] = {
 }
 
 #: How many may have a lock of several keys at once.
-LIMITS = {"slots": 2, "narrow": 2, "wide": 3}
+LIMITS = {"slots": 2, "narrow": 2, "wide": 3, "changing": max(PLAN)}
 
 #: The locks that are read, too.
 READ = frozenset({"book", "catalog", "tree"})
