@@ -174,7 +174,15 @@ class Twin:
     tokens: list[int] = field(default_factory=list)
 
     def apply(self, kind: str, *args: Any) -> object:
+        if kind == "renew":
+            args = ([self._as_taken(claim) for claim in args[0]],)
         return self._comparable(getattr(self.store, kind)(*args))
+
+    def _as_taken(self, claim: Claim) -> Claim:
+        """What is renewed is the claim that was granted: it gives way if its holder does."""
+        owner = (claim.task, claim.nonce)
+        holders = [h for h in self.store.peek(KEY).holders if (h.task, h.nonce) == owner]
+        return replace(claim, gives_way=holders[0].replaced_by is not None) if holders else claim
 
     def state(self, now: int) -> KeyState:
         """What the store says. Lapsed places may be cleared late, and ranks only order."""
