@@ -15,7 +15,8 @@ from typing import Any
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Drop, Mode, Park, Reason
 from celery_dlock.delivery.execution import Execution
-from celery_dlock.locks.manager import RESERVED_FOR, Successor
+from celery_dlock.locks.manager import Successor
+from celery_dlock.locks.other_keys import RESERVED_FOR
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.headers import STEP, identity_as_sent
 from celery_dlock.publishing.call import Call

@@ -44,7 +44,7 @@ from celery_dlock.errors import (
     StaleFencingToken,
     lease_ends,
 )
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.refused import Refused
 from celery_dlock.messages.headers import History
 
 _AFTER_TROUBLE = FullJitter(base=1, cap=60)

@@ -56,7 +56,7 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from celery_dlock.locks.hold_periods import time_on_hold
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.refused import Refused
 from celery_dlock.messages.headers import HISTORY, predecessor
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery

@@ -18,7 +18,7 @@ from celery_dlock.core.state import Busy, Drop, End, Park, Reason, Same, task_id
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
-from celery_dlock.locks.manager import Refusal
+from celery_dlock.locks.refused import Refusal
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.headers import predecessor, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of

@@ -25,14 +25,8 @@ from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Busy, Claim, Drop, Mode, Outcome, Park, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable, LockLost
 from celery_dlock.locks.current import end_current
-from celery_dlock.locks.manager import (
-    Keeping,
-    LockManager,
-    Message,
-    Refused,
-    Successor,
-    remembered,
-)
+from celery_dlock.locks.manager import Keeping, LockManager, Message, Successor, remembered
+from celery_dlock.locks.refused import Refused
 
 #: What is called with a key that is lost, and the reason.
 Strike = Callable[[str, str], object]

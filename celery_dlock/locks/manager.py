@@ -3,19 +3,6 @@
 Several keys are asked for in one order (``ask_order``), all or none: the first that is refused
 gives back the ones before it. A request that got no answer may have landed, so it is taken back
 too.
-
-While a task waits for a *limit* it keeps the exclusive keys and the limits before it, in that
-order: each as a turn that is reserved for this very task. So the few that fit through a narrow
-limit are the only ones that stand before the wide one, and each is certain of both when its turn
-comes there. Readers keep nothing: they would hold off a writer while they do nothing. While it
-waits for a key *without* a limit it keeps its turn at those behind it that have none, either, and
-nothing of a limit. So whoever has something of a limit waits only for limits, and whoever waits for
-a key without one has at most keys of that kind that come later.
-
-Limits are asked for as they are declared, and two tasks may declare them in two orders. So a task
-that keeps something looks, after that, whether all slots of the limit for which it waits are kept
-for tasks that wait, too, for limits of which the same is true; and then it keeps nothing. Of those
-that wait for each other the last one to look sees all others: nobody waits for himself.
 """
 
 from __future__ import annotations
@@ -27,29 +14,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock import forking
-from celery_dlock.core.edits import waited_for_elsewhere
 from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, ttl_to_trust, unsleeping
 from celery_dlock.core.state import (
     Busy,
     Claim,
-    Drop,
     End,
     EnterVerdict,
     Left,
     Mode,
-    OperatorHold,
     Outcome,
-    Park,
-    Reason,
     Run,
     Same,
     WaitMode,
-    task_id_of,
 )
-from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockLost
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.hold_periods import more_time
 from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnDoubt, OnLost
+from celery_dlock.locks.other_keys import OtherKeys, Request
 from celery_dlock.locks.pending_releases import PendingReleases
+from celery_dlock.locks.refused import Refused
 from celery_dlock.stores.base import Trait
 
 if TYPE_CHECKING:
@@ -62,44 +45,9 @@ V = TypeVar("V")
 #: What may have to wait in the store, or what writes it down if it has to.
 Message = bytes | Callable[[], bytes | None] | None
 
-Refusal = Park | Busy | Same | End | Drop
-
 #: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
 #: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
 EPOCH_SHIFT = 53
-
-#: For so long a key stays reserved for a task that waits for the next one. Where the task ends, it
-#: says so; this is for what nobody can say.
-RESERVED_FOR = 3_600 * SECOND
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The key that was not to be had, and why. Nothing is held."""
-
-    claim: Claim
-    verdict: Refusal
-
-    @property
-    def hold(self) -> OperatorHold | None:
-        """What a person has put the key on."""
-        return self.verdict.hold if isinstance(self.verdict, Park | Busy) else None
-
-    @property
-    def error(self) -> LockContended:
-        """What is raised to whoever does not wait."""
-        held = self.verdict if isinstance(self.verdict, Busy | Same) else Busy(None, 0, 0)
-        if self.hold is not None:
-            return LockContended(self.claim.key, None, held.left / SECOND, self.hold.who)
-        who = None if held.holder is None else task_id_of(held.holder.task)
-        return LockContended(self.claim.key, who, held.left / SECOND)
-
-    @property
-    def on_hold_for(self) -> float:
-        """Seconds for which the key has been on hold."""
-        if self.hold is None or not isinstance(self.verdict, Busy):
-            return 0.0
-        return (self.hold.until - self.hold.since - self.verdict.left) / SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +85,7 @@ class LockManager:
         self._monotonic = monotonic
         self._keeper = Keeper(backend.renew, monotonic)
         self._pending_releases = PendingReleases()
+        self._other_keys = OtherKeys(backend, self._verdict, self.take_back)
         self._is_parents = False
         forking.tell(self)
 
@@ -170,17 +119,14 @@ class LockManager:
         lease_of = self._backend.lease_of
         claims = [c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims]
         claims.sort(key=lambda c: c.order)
-        turn = None if woken is None else _turn_at_limit(claims, woken)
+        request = Request(claims, woken)
         try:
             for claim in claims:
                 sent_at = self._monotonic()
-                verdict = self._ask(claim, None if callable(message) else message, turn, claims)
+                verdict = self._ask(claim, None if callable(message) else message, request)
                 if not isinstance(verdict, Run):
-                    refused = Refused(claim, verdict)
-                    if turn is not None:
-                        refused = self._stand_back(claims, refused, turn)
-                    self._leave_others(claims, [term.claim for term in terms], refused, woken)
-                    return refused
+                    taken = [term.claim for term in terms]
+                    return self._other_keys.settle(request, taken, Refused(claim, verdict))
                 token = 0 if claim.mode is Mode.SHARED else verdict.token + self._epoch
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
             for term in terms:
@@ -193,14 +139,13 @@ class LockManager:
             self.take_back(claims, _unused(claims))
             raise
 
-    def _ask(
-        self, claim: Claim, message: bytes | None, turn: Claim | None, claims: Sequence[Claim]
-    ) -> EnterVerdict:
-        """Enter *claim*; with a *turn* at a later limit it only waits for another task.
+    def _ask(self, claim: Claim, message: bytes | None, request: Request) -> EnterVerdict:
+        """Enter *claim*; with a turn at a later limit it only waits for another task.
 
         The task goes on waiting if it was woken to time out, and a hold has taken its time.
         """
         verdict: EnterVerdict | None = None
+        claims, turn = request.claims, request.turn_at_limit
         if turn is not None and claims.index(claim) < claims.index(turn):
             looks = replace(claim, wait=WaitMode.LOOK)
             verdict = self._verdict(self._backend.enter(looks, message))
@@ -212,86 +157,6 @@ class LockManager:
                 claim = replace(claim, more_time=longer)
                 verdict = self._verdict(self._backend.enter(claim, message))
         return verdict
-
-    def _stand_back(self, claims: Sequence[Claim], refused: Refused, turn: Claim) -> Refused:
-        """The task has a *turn*, and must wait for an earlier key: what comes of it.
-
-        Whoever waits for an earlier key keeps nothing of the limits behind it, or two tasks might
-        wait for each other. But the message goes with the turn, so it must be certain to wait at
-        that key: not if another delivery of the task has it, which may be the one that has left the
-        message where the *turn* is and is about to leave.
-        """
-        claim = refused.claim
-        behind = claims[claims.index(claim) + 1 : claims.index(turn) + 1]
-        if not behind or refused.verdict not in (Park(), Drop(Reason.WAITING)):
-            return refused
-        if not self._waits_alone(claim):
-            return Refused(turn, Drop(Reason.WAITING))
-        for later in reversed(behind):
-            if later.mode is Mode.LIMITED:
-                ends = self._give_turn_back(later, keeps_rank=claim.mode is not Mode.SHARED)
-                if ends is not None and more_time(self._backend, later, ends, claims):
-                    # It waits at *claim* now
-                    self._verdict(self._backend.leave(later, Outcome.OVER))
-                elif ends is not None:
-                    return Refused(later, ends)
-        return refused
-
-    def _waits_alone(self, claim: Claim) -> bool:
-        """Whether the store has the task's message there, and no delivery of it is at that key."""
-        (state,) = self._backend.look([claim.key])
-        tasks = {holder.task for holder in state.holders} | {turn.task for turn in state.grants}
-        if claim.task in tasks:
-            return False
-        return self._backend.message(claim.key, claim.task) is not None
-
-    def _leave_others(
-        self, claims: Sequence[Claim], taken: Sequence[Claim], refused: Refused, woken: str | None
-    ) -> None:
-        """Give back the keys that were *taken*, and turns at others that are of no use.
-
-        Before a limit for which the task waits, another delivery of it may wait behind this one:
-        that must stay, and is woken. Of a message that the store keeps nobody could tell whose.
-        """
-        if not waits_for_a_limit(refused):
-            self.take_back(given_back(claims, taken, refused, woken))
-            return
-        for claim in taken:
-            left = kept_for_itself(claim, refused.claim.key)
-            self.take_back([left], Outcome.OVER if claim.keep else Outcome.REPEAT)
-        kept = [claim for claim in taken if claim.mode is not Mode.SHARED]
-        if kept and self._waits_for_who_waits(refused.claim.key):
-            for claim in kept:
-                self._give_turn_back(claim, keeps_rank=True)
-
-    def _waits_for_who_waits(self, key: str) -> bool:
-        """Whether nobody runs, or is about to, who could make room at *key*.
-
-        Each slot is kept for a task that waits, too, for a key of which the same is true.
-        """
-        seen, keys = set[str](), {key}
-        while keys:
-            seen |= keys
-            waited_for = set[str]()
-            for state in self._backend.look(sorted(keys)):
-                elsewhere = waited_for_elsewhere(state)
-                if not elsewhere:
-                    return False
-                waited_for |= elsewhere
-            keys = waited_for - seen
-        return True
-
-    def _give_turn_back(self, claim: Claim, *, keeps_rank: bool) -> End | None:
-        """Give back the turn at *claim*, by taking it; nothing that waits goes with it.
-
-        Returns the verdict if the turn has come for the task to end.
-        """
-        taken = replace(claim, wait=WaitMode.NOT, keep=False, begun=False)
-        verdict = self._verdict(self._backend.enter(taken))
-        if isinstance(verdict, Run):
-            outcome = Outcome.UNUSED if keeps_rank else Outcome.REPEAT
-            self._verdict(self._backend.leave(taken, outcome))
-        return verdict if isinstance(verdict, End) else None
 
     def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
         """What the holder of *terms* is given; *parents* are the keys that are not its own."""
@@ -437,12 +302,6 @@ class LockManager:
         self._backend.close()
 
 
-def _turn_at_limit(claims: Sequence[Claim], woken: str) -> Claim | None:
-    """The turn for which a task that waits in the store was *woken*, if that key has a limit."""
-    at_limit = (c for c in claims if c.key == woken and c.mode is Mode.LIMITED)
-    return next((claim for claim in at_limit if claim.wait is WaitMode.QUEUE), None)
-
-
 def _unused(claims: Sequence[Claim]) -> Outcome:
     """The outcome of *claims* under which no body has begun.
 
@@ -461,38 +320,3 @@ def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
 def remembered(claim: Claim, least: int) -> Claim:
     """*claim* of a task that the store is to remember for that long, if for any time."""
     return replace(claim, done_ttl=least) if 0 < claim.done_ttl < least else claim
-
-
-def waits_for_a_limit(refused: Refused) -> bool:
-    """Whether the task waits in the store for a key with a limit."""
-    is_limit = refused.claim.mode is Mode.LIMITED
-    return is_limit and refused.verdict in (Park(), Drop(Reason.WAITING))
-
-
-def kept_for_itself(claim: Claim, elsewhere: str) -> Claim:
-    """Leaves its turn to its own task, which waits *elsewhere*; a reader just leaves.
-
-    It asks for nothing more.
-    """
-    left = replace(claim, wait=WaitMode.NOT, begun=False)
-    if claim.mode is Mode.SHARED:
-        return left
-    return replace(left, successor=claim.task, elsewhere=elsewhere, patience=RESERVED_FOR)
-
-
-def given_back(
-    claims: Sequence[Claim], taken: Sequence[Claim], refused: Refused, woken: str | None
-) -> list[Claim]:
-    """What the store is told of the other *claims*: those that were *taken*, and turns of no use.
-
-    All are in the order in which they were asked for.
-    """
-    match refused.verdict:
-        case Park() | Drop(reason=Reason.WAITING):
-            return list(taken)
-        case End():
-            return [claim for claim in claims if claim is not refused.claim]
-        case _:
-            at = claims.index(refused.claim)
-            last = next((n for n, claim in enumerate(claims) if claim.key == woken), at)
-            return [*taken, *claims[at + 1 : last + 1]]

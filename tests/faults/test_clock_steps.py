@@ -11,7 +11,7 @@ import pytest
 
 from celery_dlock import Lease, StaleFencingToken
 from celery_dlock.core.state import Busy, Outcome
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.refused import Refused
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions, wall_clock
 from celery_dlock.testing.contract.words import SECOND, claim, park, running, woken

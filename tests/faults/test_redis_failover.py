@@ -11,7 +11,7 @@ import redis
 
 from celery_dlock import BackendUnavailable, StaleFencingToken
 from celery_dlock.core.state import Busy, Outcome
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.refused import Refused
 from celery_dlock.stores.base import Copies
 from celery_dlock.testing.contract.words import park
 from tests.services.effects import Effects

@@ -18,7 +18,7 @@ from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
-LEAVE_OTHERS = "celery_dlock.locks.manager:LockManager._leave_others"
+SETTLE = "celery_dlock.locks.other_keys:OtherKeys.settle"
 
 
 def at(lab: Lab, key: str) -> KeyState:
@@ -43,7 +43,7 @@ def test_the_worker_that_parks_at_a_limit_is_killed_around_leaving_the_narrower_
     with lab.worker("prefork", concurrency=ALL):
         first = [load.delay(tenant, 0, hold="first") for tenant in "xyz"]
         lab.journal.wait_for("start", ALL)
-        with lab.worker("prefork", 1, faults=[faults.kill(when, LEAVE_OTHERS)]) as parker:
+        with lab.worker("prefork", 1, faults=[faults.kill(when, SETTLE)]) as parker:
             last = load.delay("a", 1)
             parker.ended()
         assert at(lab, "all").parked == 1

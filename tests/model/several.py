@@ -15,7 +15,8 @@ from unittest import mock
 from celery_dlock.core.operations import Enter, Leave, Reap
 from celery_dlock.core.state import Busy, Claim, KeyState, Mode, Outcome, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.locks.refused import Refused
 from celery_dlock.stores.base import LockBackend, Reply
 from tests.model.key import AHEAD, NOW, Keys, Violation, is_due, require
 

@@ -10,8 +10,9 @@ import pytest
 
 from celery_dlock.core import edits, state
 from celery_dlock.core.state import Claim, KeyState, Mode, WaitMode
-from celery_dlock.locks import manager
+from celery_dlock.locks import other_keys
 from celery_dlock.locks.manager import LockManager
+from celery_dlock.locks.other_keys import OtherKeys
 from tests.model import key
 from tests.model.key import Violation
 from tests.model.several import CRASH, Crowd, Wants, explore_several
@@ -60,7 +61,7 @@ def test_nobody_waits_for_himself_in_a_larger_crowd(crowd: Crowd) -> None:
     ("spoilt", "rule"),
     [
         (mock.patch.object(state, "ask_order", return_value=(0, "")), "L"),
-        (mock.patch.object(manager, "given_back", return_value=[]), "R who has ended"),
+        (mock.patch.object(other_keys, "given_back", return_value=[]), "R who has ended"),
     ],
     ids=["keys are asked for as they are written", "who waits still holds the keys before"],
 )
@@ -79,7 +80,7 @@ def test_a_key_whose_request_was_not_answered_is_taken_back() -> None:
 
 
 by_value = mock.patch.object(Claim, "order", property(lambda claim: (claim.limit, claim.key)))
-nobody_looks = mock.patch.object(LockManager, "_waits_for_who_waits", return_value=False)
+nobody_looks = mock.patch.object(OtherKeys, "_waits_for_who_waits", return_value=False)
 
 
 @pytest.mark.parametrize(

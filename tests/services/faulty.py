@@ -13,7 +13,8 @@ from celery_dlock.core.state import (
     Outcome,
 )
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.locks.refused import Refused
 from celery_dlock.stores.base import BackendOptions, Reply, Wake
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.testing import ManualClock

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from celery_dlock import BackendUnavailable, Lease
 from celery_dlock.core.lease import Term
-from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.locks.refused import Refused
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing.contract.words import claim
 from tests.services.until import until

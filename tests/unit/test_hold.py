@@ -34,7 +34,7 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.hold import Hold, owed
-from celery_dlock.locks.manager import Refusal, Refused
+from celery_dlock.locks.refused import Refusal, Refused
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import KEEPING, KEYS, TTL, Faulty, TimeLimit, claims, taken, watched
 

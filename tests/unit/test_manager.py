@@ -12,7 +12,8 @@ from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Busy, Claim, Drop, Mode, Outcome, Park, Reason, Run, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks import manager as manager_module
-from celery_dlock.locks.manager import Keeping, Refused
+from celery_dlock.locks.manager import Keeping
+from celery_dlock.locks.refused import Refused
 from celery_dlock.stores.base import Wake
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import (

@@ -46,7 +46,7 @@ from celery_dlock.errors import (
     LockTimeout,
     StaleFencingToken,
 )
-from celery_dlock.locks.manager import Refusal, Refused
+from celery_dlock.locks.refused import Refusal, Refused
 from celery_dlock.messages.headers import History
 
 KEY = "order:42"

@@ -13,7 +13,7 @@ from celery_dlock.core import edits
 from celery_dlock.core.access import Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import KeyState, Mode
-from celery_dlock.locks.manager import LockManager
+from celery_dlock.locks.other_keys import OtherKeys
 from tests.services.crowd import Crowd, Trouble, keys
 from tests.services.planted import planted
 
@@ -152,7 +152,7 @@ def _keeps_what_it_has(whole: Any, state: KeyState, mode: Mode, limit: int) -> A
     ("owner", "name", "instead"),
     [
         (edits, "ask_with_limit", _keeps_what_it_has),
-        (LockManager, "_waits_for_who_waits", lambda *_: False),
+        (OtherKeys, "_waits_for_who_waits", lambda *_: False),
     ],
     ids=["a limit that falls leaves turns beyond it", "nobody looks at who waits"],
 )

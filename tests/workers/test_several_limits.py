@@ -11,7 +11,7 @@ from celery_dlock import Limit, LockContended, LockedTask, Queue, Replace, Share
 from celery_dlock.core.events import Released, Woken
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode
-from celery_dlock.locks.manager import RESERVED_FOR
+from celery_dlock.locks.other_keys import RESERVED_FOR
 from celery_dlock.ops import actions
 from celery_dlock.runtime import runtime
 from tests.services.below import elsewhere

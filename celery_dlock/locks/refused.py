@@ -1,0 +1,55 @@
+"""The answer of the lock store that a key is not to be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    OperatorHold,
+    Park,
+    Reason,
+    Same,
+    task_id_of,
+)
+from celery_dlock.errors import LockContended
+
+Refusal = Park | Busy | Same | End | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The key that was not to be had, and why. Nothing is held."""
+
+    claim: Claim
+    verdict: Refusal
+
+    @property
+    def hold(self) -> OperatorHold | None:
+        """What a person has put the key on."""
+        return self.verdict.hold if isinstance(self.verdict, Park | Busy) else None
+
+    @property
+    def error(self) -> LockContended:
+        """What is raised to whoever does not wait."""
+        held = self.verdict if isinstance(self.verdict, Busy | Same) else Busy(None, 0, 0)
+        if self.hold is not None:
+            return LockContended(self.claim.key, None, held.left / SECOND, self.hold.who)
+        who = None if held.holder is None else task_id_of(held.holder.task)
+        return LockContended(self.claim.key, who, held.left / SECOND)
+
+    @property
+    def on_hold_for(self) -> float:
+        """Seconds for which the key has been on hold."""
+        if self.hold is None or not isinstance(self.verdict, Busy):
+            return 0.0
+        return (self.hold.until - self.hold.since - self.verdict.left) / SECOND
+
+    @property
+    def waits(self) -> bool:
+        """Whether the task's message waits for the key in the store."""
+        return self.verdict in (Park(), Drop(Reason.WAITING))
