@@ -298,11 +298,10 @@ def reserve(state: KeyState, claim: Claim, left: Holder, now: int) -> KeyState:
     return replace_grant(state, replace(turn, due=due))
 
 
-def waited_for_elsewhere(state: KeyState) -> frozenset[str]:
-    """For which keys those wait for whom all of this key is kept; empty if a slot is not kept."""
-    is_kept = not (state.holders or state.cooling or state.hold)
-    is_kept = is_kept and all(turn.elsewhere for turn in state.grants)
-    return frozenset(turn.elsewhere for turn in state.grants) if is_kept else frozenset()
+def turns_of_all_slots(state: KeyState) -> tuple[Grant, ...]:
+    """The turns for which the whole key is reserved; none if somebody runs, or it cools down."""
+    turns = tuple(slot for slot in taken(state) if isinstance(slot, Grant))
+    return () if state.hold or len(turns) < len(taken(state)) else turns
 
 
 def to_dead_letter(state: KeyState, task: str, mode: Mode, cause: Cause, now: int) -> KeyState:

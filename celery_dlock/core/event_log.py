@@ -27,6 +27,7 @@ from celery_dlock.core.events import (
     TimedOut,
     TooLarge,
     Unavailable,
+    Unreserved,
     plain,
 )
 from celery_dlock.core.sentences import sentence
@@ -68,7 +69,9 @@ def _level(event: Event) -> int:
         case Dropped():
             surprises = event.reason == "done" and not event.repeated
             return logging.WARNING if surprises else logging.INFO
-        case StaleRejected() | DeadLettered() | TooLarge() | TickRepeated() | TicksMissed():
+        case StaleRejected() | DeadLettered() | TooLarge() | Unreserved():
+            return logging.WARNING
+        case TickRepeated() | TicksMissed():
             return logging.WARNING
         case _:
             return logging.INFO

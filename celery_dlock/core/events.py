@@ -101,6 +101,17 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreserved:
+    """``key``, which was kept for the task, is free for others: it would have waited for
+    ``another`` one, which is kept for a task that waits for ``key``.
+    """
+
+    subject: Subject
+    key: str
+    another: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeftToOthers:
     """The task was woken and waits on, for a worker at its own ``broker``, which is not ours.
 
@@ -297,6 +308,7 @@ Event = (
     | Rescheduled
     | Parked
     | Woken
+    | Unreserved
     | LeftToOthers
     | TooLarge
     | Revoked

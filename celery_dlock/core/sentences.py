@@ -125,6 +125,10 @@ _SENTENCES: Mapping[str, Callable[[Details], str]] = {
     "TimedOut": lambda d: (
         f"gave up waiting for {d['key']!r} after {seconds(float(d.get('waited') or 0.0))}"
     ),
+    "Unreserved": lambda d: (
+        f"gave up {d['key']!r}, which was kept for it: it waits for {d.get('another')!r}, which is "
+        f"kept for a task that waits for {d['key']!r}"
+    ),
     "LeftToOthers": lambda d: (
         f"was woken for {d['key']!r} and left to the workers at its broker {d.get('broker')}"
     ),

@@ -16,14 +16,11 @@ from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Drop, Mode, Park, Reason
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.locks.manager import Successor
-from celery_dlock.locks.other_keys import RESERVED_FOR
+from celery_dlock.locks.other_keys import EXPECTED_FOR, RESERVED_FOR
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.headers import STEP, identity_as_sent
 from celery_dlock.publishing.call import Call
 from celery_dlock.publishing.outbox import NextStep
-
-#: Seconds for which a key stays reserved for a task that is due and has not come.
-EXPECTED_FOR = 60.0
 
 
 def publish_after(
@@ -37,7 +34,7 @@ def publish_after(
     if step is None:
         return call.publish(args, kwargs)
     headers = call.options.get("headers") or {}
-    marked = {**headers, STEP: {**headers.get(STEP, {}), "next": True}}
+    marked = {**headers, STEP: {**headers.get(STEP, {}), "next": list(step.keys)}}
     call = replace(call, options={**call.options, "headers": marked}, next_step=step)
     result = call.publish(args, kwargs)
     if not getattr(result, "is_duplicate", False) and step.verdict != Drop(Reason.DONE):
@@ -70,7 +67,7 @@ def _successor(execution: Execution, call: Call, step: NextStep) -> Successor:
     A message in the store is certain of its turn at its key. It may come late to the others.
     """
     app, when = execution.task.app, call.options.get("eta") or call.options.get("countdown")
-    patience = int((EXPECTED_FOR + (seconds_until(app, when) if when else 0.0)) * SECOND)
+    patience = EXPECTED_FOR + int((seconds_until(app, when) if when else 0.0) * SECOND)
     is_parked = step.verdict in (Park(), Drop(Reason.WAITING))
     keys = dict.fromkeys(step.keys, RESERVED_FOR if is_parked else patience)
     return Successor(

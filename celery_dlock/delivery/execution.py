@@ -28,7 +28,7 @@ from celery_dlock.locks.current import make_current
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.hold import Hold
 from celery_dlock.locks.manager import Successor
-from celery_dlock.messages.claims import claims_of, has_keys_kept, queued
+from celery_dlock.messages.claims import claims_of, queued, reserved_for
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import (
     EXECUTION,
@@ -140,7 +140,7 @@ class Execution:
     def turns(self) -> list[Claim]:
         """The turn for which it was woken, and those that may be reserved for it meanwhile."""
         woken_at = () if self.history.key is None else (self.history.key,)
-        if not (woken_at or self.has_keys_kept):
+        if not (woken_at or self.reserved):
             return []
         return [self.turn_at(key) for key in dict.fromkeys((*woken_at, *self.keys.own))]
 
@@ -179,9 +179,9 @@ class Execution:
         return not (before or again)
 
     @property
-    def has_keys_kept(self) -> bool:
-        """Whether keys may be kept for it: by its attempt before, or by the step before."""
-        return has_keys_kept(self.task, vars(self.request))
+    def reserved(self) -> tuple[str, ...]:
+        """The keys that may be kept for it: by its attempt before, or by the step before."""
+        return reserved_for(self.task, vars(self.request), self.keys)
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
         """What decides its plan."""

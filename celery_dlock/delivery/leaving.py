@@ -18,11 +18,11 @@ from celery.exceptions import Reject, Retry, TaskPredicate
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Outcome
-from celery_dlock.delivery.chain import EXPECTED_FOR
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.publish import keys_of_next
 from celery_dlock.delivery.unique import UniqueRun, end_unique
 from celery_dlock.locks.manager import Successor
+from celery_dlock.locks.other_keys import EXPECTED_FOR
 from celery_dlock.messages.claims import failed, left_by, lets_go
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.headers import (
@@ -147,7 +147,7 @@ def _successor(execution: Execution, retry: Any) -> Successor | None:
     if not (reserves and isinstance(retry, Retry)):
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
-    patience = int((left + EXPECTED_FOR) * SECOND)
+    patience = EXPECTED_FOR + int(left * SECOND)
     sig = retry.sig  # of whoever raises it without publishing there is none
     keys = keys_of_next(execution, sig.args, sig.kwargs) if sig else execution.keys
     attempt = identity_of_next(identity(execution.request))

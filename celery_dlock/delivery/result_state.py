@@ -57,7 +57,7 @@ def asks_before_queueing(execution: Execution) -> bool:
     A task for which its key is kept looks as well: the attempt before, which has published it, may
     not have left yet, and behind it the key is reserved.
     """
-    return _reports(execution) or execution.has_keys_kept
+    return _reports(execution) or bool(execution.reserved)
 
 
 def store_parked(execution: Execution, key: str) -> None:

@@ -285,16 +285,17 @@ def _ask(execution: Execution) -> Lease | Refused:
         if ending is not None:
             return hold.refused(Refused(turn, End(ending)))
     max_hold, answer, queueing = execution.max_hold(), None, execution.queueing
+    reserved = execution.reserved
     if queueing is not None and woken is None and _looks_first(execution, queueing):
         late = execution.message() if queueing.keep else execution.message
-        looked = hold.ask(execution.claim(look=True), max_hold, late, parents=keys.parents)
+        looked = hold.ask(execution.claim(look=True), max_hold, late, None, keys.parents, reserved)
         answer = None if _has_to_wait(execution, looked) else looked
     if answer is None:
         message = execution.message()  # before the claim, which does not queue if it is too large
-        answer = hold.ask(execution.claim(), max_hold, message, woken, keys.parents)
+        answer = hold.ask(execution.claim(), max_hold, message, woken, keys.parents, reserved)
     if turn is not None:
         execution.runtime.manager.take_back([turn])
-    if isinstance(answer, Refused) and isinstance(answer.verdict, Busy):
+    if isinstance(answer, Refused) and isinstance(answer.verdict, Busy | Park):
         hold.owe_too(execution.turns())  # should it end: its other keys may be reserved for it
     return answer
 

@@ -20,6 +20,7 @@ from celery_dlock.core.events import (
     Subject,
     Unavailable,
     Uncertain,
+    Unreserved,
 )
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Busy, Claim, Drop, Mode, Outcome, Park, Same, WaitMode
@@ -65,6 +66,7 @@ class Hold:
         message: Message = None,
         woken: str | None = None,
         parents: Collection[str] = (),
+        reserved: Collection[str] = (),
     ) -> Lease | Refused:
         """Ask for *claims* as :meth:`LockManager.acquire` does.
 
@@ -74,9 +76,13 @@ class Hold:
         self.claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost, self._doubt)
         answer = self.manager.acquire(
-            claims, keeping, message, woken, parents, comes_back=self.comes_back
+            claims, keeping, message, woken, parents, reserved, comes_back=self.comes_back
         )
-        return self.refused(answer) if isinstance(answer, Refused) else answer
+        if not isinstance(answer, Refused):
+            return answer
+        for key in answer.unreserved:
+            self.emit(Unreserved(self.subject, key, answer.claim.key))
+        return self.refused(answer)
 
     def refused(self, refused: Refused) -> Refused:
         """Keep what the store's answer leaves to be released, of all claims or of its own one."""

@@ -100,6 +100,7 @@ class LockManager:
         message: Message = None,
         woken: str | None = None,
         parents: Collection[str] = (),
+        reserved: Collection[str] = (),
         *,
         comes_back: bool = True,
     ) -> Lease | Refused:
@@ -107,7 +108,8 @@ class LockManager:
 
         *message* is what waits at the first key that is taken, where a claim queues. *woken* is
         the key from whose queue the task was woken, which reserves that one for it. *parents* are
-        those of the keys that are taken for the sake of the others.
+        those of the keys that are taken for the sake of the others, and *reserved* those that the
+        attempt or the step before has kept for it: they stay so while it waits for another.
 
         Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is released as
         far as the store can be reached, and expires with its lease otherwise. A task that queues
@@ -119,7 +121,7 @@ class LockManager:
         lease_of = self._backend.lease_of
         claims = [c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims]
         claims.sort(key=lambda c: c.order)
-        request = Request(claims, woken)
+        request = Request(claims, woken, reserved)
         try:
             for claim in claims:
                 sent_at = self._monotonic()

@@ -23,10 +23,15 @@ Refusal = Park | Busy | Same | End | Drop
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The key that was not to be had, and why. Nothing is held."""
+    """The key that was not to be had, and why. Nothing is held.
+
+    Keys that are ``unreserved`` were kept for the task until now: it would have waited for one that
+    waits for them.
+    """
 
     claim: Claim
     verdict: Refusal
+    unreserved: tuple[str, ...] = ()
 
     @property
     def hold(self) -> OperatorHold | None:
@@ -53,3 +58,8 @@ class Refused:
     def waits(self) -> bool:
         """Whether the task's message waits for the key in the store."""
         return self.verdict in (Park(), Drop(Reason.WAITING))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a task that runs has the key, as far as the answer says."""
+        return isinstance(self.verdict, Park | Busy | Same) and self.verdict.holder is not None

@@ -17,7 +17,7 @@ from celery_dlock.contention import Queueing
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
-from celery_dlock.messages.headers import History, chain_of, identity
+from celery_dlock.messages.headers import History, identity, kept_by_step
 
 logger = logging.getLogger("celery_dlock")
 
@@ -73,7 +73,15 @@ def enqueued(access: Access, queueing: Queueing, key: str, attempt: str, name: s
 def has_keys_kept(task: Any, headers: Mapping[str, Any]) -> bool:
     """Whether keys may be kept for what has these *headers*: a retry, or the next of a chain."""
     is_retry = bool(task.lock_definition.reserve and headers.get("retries"))
-    return is_retry or bool(chain_of(headers))
+    return is_retry or bool(kept_by_step(headers))
+
+
+def reserved_for(task: Any, headers: Mapping[str, Any], keys: Keys) -> tuple[str, ...]:
+    """Those of its *keys* that are: a retry is kept all of its own ones."""
+    if not has_keys_kept(task, headers):
+        return ()
+    kept = kept_by_step(headers)
+    return tuple(key for key in keys.own if not kept or key in kept)
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:

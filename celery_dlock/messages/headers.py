@@ -24,7 +24,7 @@ HISTORY = "dlock"
 #: Signs of a task id. A store has the ids of many tasks in one row, of a megabyte at the most.
 LONGEST_TASK_ID = 1_000
 #: Written into what a canvas publishes: the id, and that of the task which comes before it; and
-#: whether it is the ``next`` one of a chain, for which that task keeps its keys.
+#: which keys that task keeps for it, if it is the ``next`` one of its chain.
 STEP = "dlock_step"
 #: Written into what is published after a body, as a link or a chord's body: the id of that task.
 FOLLOWS = "dlock_follows"
@@ -103,6 +103,13 @@ def chain_of(headers: Mapping[str, Any]) -> str:
     """The task that keeps its keys for the message with *headers*, its next step; empty if none."""
     step = headers.get(STEP)
     return str(step.get("after")) if isinstance(step, dict) and step.get("next") else ""
+
+
+def kept_by_step(headers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys that :func:`chain_of` keeps for it."""
+    step = headers.get(STEP)
+    kept = step.get("next") if isinstance(step, dict) else None
+    return tuple(map(str, kept)) if isinstance(kept, list) else ()
 
 
 def predecessor(request: Context) -> str:

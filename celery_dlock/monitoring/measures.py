@@ -44,6 +44,7 @@ from celery_dlock.core.events import (
     TooLarge,
     Unavailable,
     Uncertain,
+    Unreserved,
     Woken,
 )
 
@@ -188,7 +189,7 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((DEBOUNCED, 1),)
         case Lost(newer=newer):
             return ((LOST, 1),) if newer is None else ()
-        case Uncertain() | Confirmed() | Discarded():
+        case Uncertain() | Confirmed() | Discarded() | Unreserved():
             return ()
         case StaleRejected():
             return ((STALE, 1),)

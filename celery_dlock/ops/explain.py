@@ -260,6 +260,7 @@ _BESIDES = (
     ("Dropped", State.DROPPED),
     ("Unavailable", None),
     ("TooLarge", None),
+    ("Unreserved", None),
     ("LeftToOthers", State.UNKNOWN),
     ("Rescheduled", State.RESCHEDULED),
 )

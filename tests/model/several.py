@@ -7,7 +7,7 @@ requests is a step, and what others do falls between any two. Who is called is p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar, cast
 from unittest import mock
@@ -121,6 +121,9 @@ class _Heard:
     def message(self, key: str, task: str) -> bytes | None:
         return cast("bytes | None", self._hear("message", key, task))
 
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        return cast("list[tuple[str, str]]", self._hear("parked", "", *sorted(task_ids)))
+
     def body(self) -> None:
         self._hear(BODY, "")
 
@@ -202,6 +205,15 @@ class Model:
         if world.left and CRASH in self.crowd.kinds:
             died = _published(world._replace(left=world.left - 1), (me.task, me.woken))
             yield f"CRASH of t{me.task}", False, _seat(died, at, Worker())
+        if what == "parked":
+            states = zip(self.names, (self.keys.states[key] for key in world.keys), strict=True)
+            answer: object = tuple((n, t) for n, s in states for t in sorted(_parked(s)) if t in of)
+            yield (
+                f"t{me.task} looks where {of} wait",
+                True,
+                _seat(world, at, self._hears(me, answer)),
+            )
+            return
         if not name:
             yield from self._without_the_store(world, at, me, what)
             return
@@ -209,9 +221,8 @@ class Model:
         label = f"t{me.task} at {name}: {what}"
         if what in ("look", "message"):
             state = self.keys.states[key]
-            parked = {entry.task for entry in state.waiting if entry.parked}
-            kept = f"t{me.task}" in parked | {turn.task for turn in state.grants if turn.parked}
-            answer: object = state if what == "look" else b"" if kept else None
+            kept = f"t{me.task}" in _parked(state)
+            answer = state if what == "look" else b"" if kept else None
             yield label, True, _seat(world, at, self._hears(me, answer))
             return
         claim = of[0]
@@ -346,3 +357,9 @@ def _from_which_all_ends(over: list[World], before: dict[World, list[World]]) ->
 def _trace(came: dict[World, tuple[str, World]], world: World) -> list[str]:
     label, before = came[world]
     return [label] if world == before else [*_trace(came, before), label]
+
+
+def _parked(state: KeyState) -> set[str]:
+    """The tasks of which the store has a message there."""
+    waiting = {entry.task for entry in state.waiting if entry.parked}
+    return waiting | {turn.task for turn in state.grants if turn.parked}

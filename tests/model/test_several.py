@@ -80,7 +80,7 @@ def test_a_key_whose_request_was_not_answered_is_taken_back() -> None:
 
 
 by_value = mock.patch.object(Claim, "order", property(lambda claim: (claim.limit, claim.key)))
-nobody_looks = mock.patch.object(OtherKeys, "_waits_for_who_waits", return_value=False)
+nobody_looks = mock.patch.object(OtherKeys, "_waits_for_itself", return_value=False)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def one_of_each(subject: Subject) -> list[Event]:
         events.Rescheduled(subject, f"{KEY} is held", 1.0),
         events.Parked(subject, KEY, refused=True),
         events.Woken(subject, KEY, None),
+        events.Unreserved(subject, KEY, "customer:7"),
         events.LeftToOthers(subject, KEY, "redis://elsewhere:6379/0"),
         events.TooLarge(subject, 10_000_000),
         events.Revoked(subject, KEY),

@@ -30,6 +30,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     "Revoked": {"dlock_revoked": 1},
     "DeadLettered": {"dlock_dead_lettered": 1},
     "Discarded": {},
+    "Unreserved": {},
     "LeftToOthers": {"dlock_left_to_others": 1},
     "Skipped": {"dlock_skipped": 1},
     "Dropped": {"dlock_dropped": 1},

@@ -19,6 +19,7 @@ from typing import Any
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import (
+    Claim,
     Drop,
     End,
     Mode,
@@ -30,7 +31,9 @@ from celery_dlock.core.state import (
 from celery_dlock.core.turns import expire
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.hold import owed
-from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.locks.manager import Keeping, LockManager, Successor
+from celery_dlock.locks.other_keys import RESERVED_FOR
+from celery_dlock.locks.refused import Refused
 from celery_dlock.messages.claims import claims_of
 from celery_dlock.stores.base import BackendOptions, Wake
 from celery_dlock.stores.memory import MemoryBackend
@@ -55,6 +58,18 @@ class Trouble:
     revoked: float = 0.0
     #: That nothing happens for two hours, where only something that is late is waited for.
     idle: float = 0.0
+
+
+@dataclass(frozen=True)
+class Then:
+    """The task that goes on where another one ends, which keeps the keys that both have.
+
+    It comes by the broker, as a retry; or its message waits at the head of a key, as the next step
+    of a chain.
+    """
+
+    task: str
+    at_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,9 @@ class Worker:
 
     def look(self, *asked: Any) -> Any:
         return self._request(self.crowd.store.look, *asked)
+
+    def parked(self, *asked: Any) -> Any:
+        return self._request(self.crowd.store.parked, *asked)
 
     def message(self, *asked: Any) -> Any:
         return self._request(self.crowd.store.message, *asked)
@@ -152,7 +170,9 @@ class Worker:
 class Crowd:
     """``tasks`` are what each of them locks, by name.
 
-    With ``slow_bodies`` no body goes on while anything else can.
+    Keys are kept for those that come ``then``; ``overtaken`` are those of them that another task
+    has come before, and ``unreserved`` those whose keys were given up. With ``slow_bodies`` no body
+    goes on while anything else can.
     """
 
     def __init__(
@@ -163,14 +183,18 @@ class Crowd:
         seed: int = 0,
         trouble: Trouble | None = None,
         keep: Sequence[str] = (),
+        then: Mapping[str, Then] | None = None,
         slow_bodies: bool = False,
     ) -> None:
         self.tasks, self.trouble, self.keep = tasks, trouble or Trouble(), keep
+        self.then, self.reserved = then or {}, dict[str, set[str]]()
+        self.unreserved, self.overtaken = set[str](), set[str]()
         self.slow_bodies = slow_bodies
         self.random = random.Random(seed)
         self.clock = ManualClock()
         self.store = MemoryBackend(BackendOptions(clock=self.clock))
-        self.broker = [Delivery(task) for task in tasks]
+        follow = {then.task for then in self.then.values()}
+        self.broker = [Delivery(task) for task in tasks if task not in follow]
         self.workers = [Worker(self) for _ in range(workers)]
         self.running: list[str] = []
         self.began_with: dict[str, Keys] = {}
@@ -207,7 +231,10 @@ class Crowd:
         claims = claims_of(keys, terms)
         keeping = Keeping(None, lambda term, why: None)
         try:
-            answer = manager.acquire(claims, keeping, b"message", delivery.woken, keys.parents)
+            reserved = self._common(task)
+            answer = manager.acquire(
+                claims, keeping, b"message", delivery.woken, keys.parents, reserved
+            )
         except BackendUnavailable:
             self.broker.append(Delivery(task))
             return
@@ -215,18 +242,46 @@ class Crowd:
             self._body(worker, task)
             self.done.append(task)
             with suppress(BackendUnavailable):
-                manager.release(answer, Outcome.DONE)
+                manager.release(answer, Outcome.DONE, successor=self._goes_on(worker, task))
         elif isinstance(answer.verdict, End):
             self.revoked.add(task)
             manager.take_back(owed(answer, claims), Outcome.DONE)
         elif not isinstance(answer.verdict, Park | Drop):
             self.broker.append(Delivery(task))
+        if isinstance(answer, Refused) and answer.unreserved:
+            self.unreserved.add(task)
         while worker.unheard and not worker.dead:
             with suppress(BackendUnavailable):
                 worker.unheard[0]()
                 worker.unheard.pop(0)
 
+    def _common(self, task: str) -> set[str]:
+        """The keys that are kept for *task* by the one before it, if one is."""
+        before = next((t for t, then in self.then.items() if then.task == task), None)
+        if before is None:
+            return set()
+        mine, theirs = self.tasks[task].access, self.tasks[before].access
+        both = {key for key in mine if key in theirs and mine[key].mode is theirs[key].mode}
+        return {key for key in both if mine[key].mode is not Mode.SHARED}
+
+    def _goes_on(self, worker: Worker, task: str) -> Successor | None:
+        then = self.then.get(task)
+        if then is None:
+            return None
+        kept = self._common(then.task)
+        alone = {key for key in kept if self.tasks[task].access[key].mode is Mode.EXCLUSIVE}
+        self.reserved[then.task] = alone
+        if then.at_head and alone:
+            claim = Claim(min(alone), then.task, "", 0, wait=WaitMode.HEAD, ordered=True)
+            worker.enter(claim, b"message")
+        else:
+            self.broker.append(Delivery(then.task))
+        return Successor(then.task, dict.fromkeys(kept, RESERVED_FOR))
+
     def _body(self, worker: Worker, task: str) -> None:
+        self.reserved.pop(task, None)
+        own = set(self.tasks[task].own)
+        self.overtaken |= {kept_for for kept_for, keys in self.reserved.items() if keys & own}
         self.running.append(task)
         worker.in_body = True
         try:

@@ -90,6 +90,11 @@ COURSE: list[tuple[events.Event, str]] = [
 ]
 WARNED: list[tuple[events.Event, str]] = [
     (events.Lost(A, "k", "too late"), "lost its lock on 'k': too late"),
+    (
+        events.Unreserved(A, "k", "m"),
+        "gave up 'k', which was kept for it: it waits for 'm', which is kept for a task that waits "
+        "for 'k'",
+    ),
     (events.StaleRejected(A, "k#1", 7), "was refused a late write to 'k#1' with token 7"),
     (events.Dropped(A, "k", "done", repeated=False), f"{DUPLICATE}. As far as can be known it was"),
 ]
@@ -98,6 +103,7 @@ WRONG = (
     events.StaleRejected,
     events.DeadLettered,
     events.TooLarge,
+    events.Unreserved,
     events.TickRepeated,
     events.TicksMissed,
 )
