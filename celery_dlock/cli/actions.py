@@ -222,6 +222,7 @@ def _holders(details: KeyDetails) -> Table:
 def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -> None:
     """Cancel TASK_ID, which waits in the lock store: it ends as revoked.
 
+    A key that is kept for it, as for a retry, is free at once, and it ends when it comes.
     A running body is not stopped, and a message in the broker is not reached: for those use
     `celery control revoke`. If the task is unique its claim ends in any case, and the next call is
     published. Exits with 1 if no message of it waits and no claim was ended.
@@ -240,7 +241,9 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
     about = {"task_id": task_id, "claims": [entry.claim for entry in claims]}
     with _document(about, "messages", for_programs=for_programs) as done:
         if not messages and not claims:
-            raise click.ClickException(f"no message of {shown(task_id)} waits in the lock store")
+            raise click.ClickException(
+                f"no message of {shown(task_id)} waits in the lock store, and no key is kept for it"
+            )
         for claim in claims:
             end(app, claim)
         if claims and not for_programs:
@@ -248,12 +251,20 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
         for message in messages:
             cancelled = _said(
                 actions.cancel(app, message),
-                f"{shown(task_id)} is woken and will end as revoked",
+                _ends(message),
                 f"{shown(task_id)} no longer waits for {shown(message.key)}",
                 people=not for_programs,
             )
             done.append({"key": message.key, "task": message.task, "cancelled": cancelled})
     ctx.exit(0 if all(entry["cancelled"] for entry in done) else 1)
+
+
+def _ends(message: actions.Message) -> str:
+    if message.is_elsewhere:
+        return (
+            f"{shown(message.key)} is free; {shown(message.task_id)} ends as revoked when it comes"
+        )
+    return f"{shown(message.task_id)} is woken and will end as revoked"
 
 
 @click.command(cls=Command)

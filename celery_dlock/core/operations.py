@@ -151,7 +151,8 @@ class Reap(_Upkeep):
 class Cancel(_Upkeep):
     """Wake the task to end as revoked; whether its message waited for the key, or it was woken.
 
-    One that runs goes on, and one that is woken to end for another reason ends for that.
+    If the key is only reserved for it, it ends when it comes. One that runs goes on, and one that
+    is woken to end for another reason ends for that.
     """
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:

@@ -16,7 +16,8 @@ WINDOW = 32
 #: broker may have a backlog of minutes, but after that there is hardly a worker for the task.
 WAKES_RESERVED = 7
 
-#: For so long (a day) the store remembers that a task gave way to a newer one.
+#: For so long (a day) the store remembers that a task gave way to a newer one, or was revoked while
+#: its message was elsewhere.
 GAVE_WAY = 86_400_000_000
 
 #: Nor does a turn whose message has been handed back for so long: every worker sweeps within

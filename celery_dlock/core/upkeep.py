@@ -2,7 +2,7 @@
 
 None of it takes or frees a lock::
 
-    cancel      (state, task, now) -> whether it waited         it is woken to its end, as revoked
+    cancel      (state, task, now) -> whether it waited         it ends as revoked
     dead_letter (state, task, cause, now) -> whether it is dead  nobody can read it
     hand_back   (state, task, now) -> whether it was woken      it is for others to publish
     replay      (state, task, now) -> whether a dead one waits  it may run again, and waits if dead
@@ -26,7 +26,15 @@ from celery_dlock.core.edits import (
     to_dead_letter,
     to_grant,
 )
-from celery_dlock.core.state import STRANGER_RESERVED, Cause, Ending, Grant, KeyState, Step
+from celery_dlock.core.state import (
+    GAVE_WAY,
+    STRANGER_RESERVED,
+    Cause,
+    Ending,
+    Grant,
+    KeyState,
+    Step,
+)
 from celery_dlock.core.turns import WAKE_AGAIN_FIRST, expire, settle
 
 #: A message that a worker cannot read, or whose task it does not know, is dead-lettered after so
@@ -38,14 +46,18 @@ WAKE_ELSEWHERE = 500_000
 
 
 def cancel(state: KeyState, task: str, now: int) -> Step[bool]:
-    """*task* is revoked: if its message waits or it was woken, it ends when it is woken."""
+    """*task* is revoked: if its message waits or it was woken, it ends when it is woken.
+
+    If the key is only reserved for it, it is free for others, and the task ends when it comes.
+    """
     state = expire(state, now)
     entry = next((w for w in messages(state) if w.task == task), None)
-    turn = _turn(state, task)
+    turn = next((g for g in state.grants if g.task == task), None)
     if entry is not None:
         state = to_grant(state, entry, now, Ending.REVOKED)
     elif turn is not None and turn.ending is None:
-        state = replace_grant(state, replace(turn, ending=Ending.REVOKED))
+        due = turn.due if turn.parked else max(turn.due, now + GAVE_WAY)
+        state = replace_grant(state, replace(turn, ending=Ending.REVOKED, due=due))
     return _settled(state, now, entry is not None or turn is not None)
 
 

@@ -16,12 +16,12 @@ from typing import Any, Self, TypeVar
 
 from celery_dlock.core.events import Discarded, Subject
 from celery_dlock.core.operations import Cancel, Discard, Leave, OpenSlot, Operation, Replay
-from celery_dlock.core.state import Cause, Claim, Cooling, Left, Outcome, task_id_of
+from celery_dlock.core.state import Cause, Claim, Cooling, KeyState, Left, Outcome, task_id_of
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.ops import unique
-from celery_dlock.ops.overview import Held, instant, time_of
+from celery_dlock.ops.overview import Held, instant, look, names_in_use, time_of
 from celery_dlock.runtime import runtime
-from celery_dlock.stores.base import DeadMessage
+from celery_dlock.stores.base import DeadMessage, LockBackend
 
 V = TypeVar("V")
 
@@ -39,17 +39,22 @@ CONSEQUENCES = (
 #: So many dead letters are replayed by one command.
 ALL_DEAD = 10_000
 
+#: So many keys are searched for a reservation, about.
+MOST_KEYS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """The message of one task in the queue of one key; ``task`` is its whole identity.
 
-    ``name`` is its task's, where that is known.
+    ``name`` is its task's, where that is known. It ``is_elsewhere`` if the key is only reserved for
+    the task.
     """
 
     key: str
     task: str
     name: str = field(default="", compare=False)
+    is_elsewhere: bool = field(default=False, compare=False)
 
     @property
     def task_id(self) -> str:
@@ -96,12 +101,34 @@ def open_now(app: Any, key: str, cooling: Sequence[Cooling]) -> None:
 
 
 def find(app: Any, task_ids: Collection[str]) -> list[Message]:
-    """The messages that wait, or were woken, under any of these ids."""
-    return [Message(*pair) for pair in runtime(app).existing_store().parked(task_ids)]
+    """The messages that wait, or were woken, under any of these ids; if the store has none, the
+    keys that are reserved for them, among the first ten thousand in use.
+    """
+    store = runtime(app).existing_store()
+    found = [Message(*pair) for pair in store.parked(task_ids)]
+    return found or _reserved(store, task_ids)
+
+
+def _reserved(store: LockBackend, task_ids: Collection[str]) -> list[Message]:
+    found: list[Message] = []
+    left = MOST_KEYS
+    for names in names_in_use(store):
+        for key, state in zip(names, look(store, names), strict=True):
+            turns = state.grants if isinstance(state, KeyState) else ()
+            tasks = (turn.task for turn in turns if turn.waits and not turn.parked)
+            found += [
+                Message(key, t, is_elsewhere=True) for t in tasks if task_id_of(t) in task_ids
+            ]
+        left -= len(names)
+        if left <= 0:
+            break
+    return found
 
 
 def cancel(app: Any, message: Message) -> bool:
     """Have *message* end as revoked instead of waiting on; ``False`` if it waits no more.
+
+    A key that is reserved for what is elsewhere is free at once; the task ends when it comes.
 
     What runs goes on, and a duplicate that is on its way from the broker still comes.
     """

@@ -69,7 +69,7 @@ DONE: Mapping[str, str] = {
     "hold-ended": "The key is no longer on hold.",
     "released": "The key was released.",
     "not-held": "Nothing was done: that holder no longer has the key.",
-    "cancelled": "The task is woken and will end as revoked.",
+    "cancelled": "The task will end as revoked.",
     "not-waiting": "Nothing was done: that message no longer waits.",
     "replayed": "The message waits for its key again.",
     "discarded": "The message is gone, and its task does not run.",

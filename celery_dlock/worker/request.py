@@ -66,6 +66,21 @@ _LOST = WorkerLostError | SystemExit | KeyboardInterrupt | Terminated
 _PROCESS_ENDS = _LOST | TimeLimitExceeded
 
 
+#: Tasks of which a message came that does not name the next one of its chain.
+_old_protocol: set[str] = set()
+
+
+def _note_old_protocol(name: str) -> None:
+    """Warn once for a task."""
+    if name not in _old_protocol:
+        _old_protocol.add(name)
+        logger.warning(
+            "a message of %s has protocol 1, which does not name the next task of its chain: "
+            'reserve="chain" keeps nothing for that one. Publish with task_protocol = 2',
+            name,
+        )
+
+
 class LockedRequest(Request):  # type: ignore[misc]
     """A request that knows which delivery it is; the child knows nothing of it."""
 
@@ -90,6 +105,8 @@ class LockedRequest(Request):  # type: ignore[misc]
         if self._decoded:  # message protocol 1 has beside its body what the library says
             ours = {name: headers[name] for name in (HISTORY, UNIQUE) if name in headers}
             self._request_dict.update(ours)
+            if self.task.lock_definition.reserve == "chain":
+                _note_old_protocol(self.task.name)
         self._delivery |= delivery_note(self.message)
         if Parking.current is not None:
             self._delivery |= Parking.current.follow(self)

@@ -34,6 +34,7 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
     def _check(self, parent: Any) -> None:
         app = parent.app
         check_decorators(app)
+        check_protocol(app)
         prefork = parent.pool_cls.__module__ == "celery.concurrency.prefork"
         if prefork:
             runtime.will_fork(app)
@@ -61,6 +62,20 @@ def check_decorators(app: Any) -> None:
             raise ConfigurationError(
                 f"task {name}: @locked_task already makes a task: remove the @app.task above it, "
                 "and give its options to @locked_task, with app="
+            )
+
+
+def check_protocol(app: Any) -> None:
+    """Refuse ``reserve="chain"`` where messages do not say which task comes next."""
+    if app.conf.task_protocol != 1:
+        return
+    for name, task in app.tasks.items():
+        definition = getattr(task, "lock_definition", None)
+        if definition and definition.reserve == "chain":
+            raise ConfigurationError(
+                f'task {name}: reserve="chain" keeps nothing with task_protocol = 1, whose '
+                "messages do not name the next task of the chain: remove that setting (Celery's "
+                "default is 2)"
             )
 
 

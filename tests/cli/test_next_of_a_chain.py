@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from celery_dlock.core.lease import SECOND
@@ -17,7 +19,7 @@ def chained(desk: Operator) -> Operator:
     """Task ``load-1`` comes next, of a chain, before ``another`` that waits."""
     held = desk.hold(KEY)
     desk.park(KEY, "another")
-    step = {"id": "load-1", "after": "fetch-1", "next": True}
+    step = {"id": "load-1", "after": "fetch-1", "next": [KEY]}
     message = desk.message("load-1", headers={"id": "load-1", "task": "load", "dlock_step": step})
     head = Claim(KEY, "load-1:0:0", "", ttl=60 * SECOND, wait=WaitMode.HEAD, ordered=True)
     desk.backend.enter(head, message)
@@ -35,3 +37,16 @@ def test_programs_are_told_the_chain(chained: Operator) -> None:
     first, second = chained.read("waiting", KEY)["waiting"]
 
     assert [each["of_chain"] for each in (line, first, second)] == ["fetch-1", "fetch-1", None]
+
+
+def test_a_key_that_is_kept_for_a_retry_is_free_when_that_is_cancelled(desk: Operator) -> None:
+    held = replace(desk.hold(KEY, "load-1:0:0"), successor="load-1:1:0", patience=3_600 * SECOND)
+    desk.park(KEY, "another")
+    desk.backend.leave(held, Outcome.DONE)
+
+    result = desk.run("cancel", "load-1", "--yes")
+
+    assert result.exit_code == 0
+    assert result.output == f"{KEY} is free; load-1 ends as revoked when it comes\n"
+    assert desk.woken() == [("another", None)]
+    assert desk.run("cancel", "load-1", "--yes").exit_code == 1

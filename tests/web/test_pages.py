@@ -98,7 +98,7 @@ def test_what_opens_a_key_later_is_said_and_when(app: Celery, open_site: Open) -
 
 
 def test_the_next_step_of_a_chain_is_named(app: Celery, open_site: Open) -> None:
-    backend, step = runtime(app).backend, {"id": "b", "after": "fetch-1", "next": True}
+    backend, step = runtime(app).backend, {"id": "b", "after": "fetch-1", "next": ["order:42"]}
     options = {"headers": {"id": "b", "task": "load", "dlock_step": step}}
     message = ParkedMessage.of_publish("", "import:7", "b:0:0", [], options).encode({})
     head = Claim("import:7", "b:0:0", "", ttl=0, wait=WaitMode.HEAD)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from copy import copy
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import chain, chord, group
@@ -23,13 +24,13 @@ from celery_dlock import (
     Shared,
     Wait,
 )
-from celery_dlock.core.events import Acquired, Deduplicated, TooLarge
+from celery_dlock.core.events import Acquired, Deduplicated, TooLarge, Unreserved
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Grant, Outcome
 from celery_dlock.messages.headers import next_in_chain
 from celery_dlock.publishing import outbox
 from celery_dlock.runtime import runtime
-from celery_dlock.testing import ManualClock
+from celery_dlock.testing import ManualClock, held_by_another
 from celery_dlock.worker.request import dead_letter_unknown
 from tests.services.desk import Desk
 from tests.services.losing import lose
@@ -129,6 +130,71 @@ def test_nobody_comes_between_two_steps_whatever_the_policy(
     assert nothing_is_kept(desk)
     tokens = [event.tokens for event in desk.happened(Acquired)]
     assert tokens == sorted(tokens)
+
+
+#: What the next step wants beside the key that is kept, and the key that somebody else has then.
+MORE: dict[str, tuple[dict[str, Any], str]] = {
+    "later": ({"key": ["order:{order}", "shop:7"]}, "shop:7"),
+    "earlier": ({"key": ["customer:7", "order:{order}"]}, "customer:7"),
+    "to read": ({"key": ["order:{order}", Shared("shop:7")]}, "shop:7"),
+    "parent": ({"parents": ["shop:7"]}, "shop:7"),
+    "limit": ({"key": ["order:{order}", Limit("shop:7", 2)]}, "shop:7"),
+}
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("policy", ["queue", SOON, Wait(timeout=30), "replace"], ids=repr)
+@pytest.mark.parametrize("more", MORE)
+def test_the_key_is_kept_while_the_next_step_waits_for_another(
+    desk: Desk, step: Step, more: str, policy: Any
+) -> None:
+    # Given a chain whose second step finds another of its keys taken, and strangers that ask
+    how, another = MORE[more]
+    stranger = step("stranger", on_contention="queue", reserve=None)
+    chain(step("fetch").si("42"), step("load", on_contention=policy, **how).si("42")).delay()
+    desk.deliver()
+    another_has_it = ExitStack()
+    another_has_it.enter_context(held_by_another(another, app=desk.app))
+
+    def strangers_come(*_: Any) -> None:
+        stranger.delay("42")
+        while (message := desk.take()) is not None and message.headers["task"] == "stranger":
+            desk.run(message)
+        if message is not None:  # the step, which is put back for its turn
+            put_back = cast("Any", message)
+            put_back.reject(requeue=True)
+        if isinstance(policy, Wait):
+            another_has_it.close()
+
+    with another_has_it:
+        # When it is refused, and looks again
+        desk.patch.setattr("celery_dlock.delivery.taking.time.sleep", strangers_come)
+        desk.deliver()
+        strangers_come()
+    desk.deliver_all(100)
+
+    assert desk.ran[:2] == ["fetch", "load"]
+    assert "stranger" in desk.ran
+    assert nothing_is_kept(desk, KEY, another)
+
+
+def test_of_two_chains_that_wait_for_each_other_the_later_gives_its_key_up(
+    desk: Desk, step: Step
+) -> None:
+    one = step("one", "a:{order}")
+    both = step("both", ["a:{order}", "b:{order}"], on_contention="queue")
+    three = step("three", "b:{order}")
+    first, second = chain(one.si("1"), both.si("1")), chain(three.si("1"), both.si("1"))
+    ids = [canvas.apply_async().id for canvas in (first, second)]
+    for message in [desk.receive(), desk.receive()]:  # each keeps its key for the next step
+        desk.run(message)
+
+    desk.deliver_all(100)
+
+    assert desk.ran == ["one", "three", "both", "both"]
+    (event,) = desk.happened(Unreserved)
+    assert (event.subject.task_id, event.key, event.another) == (ids[1], "b:1", "a:1")
+    assert nothing_is_kept(desk, "a:1", "b:1")
 
 
 def test_its_next_step_is_in_the_store_and_woken_by_the_release(

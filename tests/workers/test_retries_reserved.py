@@ -125,6 +125,29 @@ def test_a_retry_that_another_key_refuses_leaves_the_reserved_one(desk: Desk, po
     assert desk.store.peek(KEY).grants == ()
 
 
+@pytest.mark.parametrize("policy", ["queue", SOON], ids=repr)
+def test_the_reserved_key_is_kept_while_the_retry_waits_for_another(
+    desk: Desk, policy: Any
+) -> None:
+    options = RESERVES | {"on_contention": policy}
+
+    @desk.locked("order:{order}", name="charge", parents=["customer:7"], bind=True, **options)
+    def charge(self: LockedTask, order: str, number: int) -> None:
+        desk.ran.append(number)
+        if number == 1 and not self.request.retries:
+            raise self.retry(countdown=30)
+
+    charge.delay("42", 1)
+    desk.deliver()
+    with lock("customer:7", app=desk.app):
+        desk.deliver()  # the retry
+        charge.delay("42", 2)
+        desk.deliver()
+    desk.deliver_all()
+
+    assert desk.ran == [1, 1, 2]
+
+
 @pytest.mark.parametrize("stays", [["shop:1"], []])
 def test_only_the_keys_are_kept_that_the_retry_has_too(desk: Desk, stays: list[str]) -> None:
     @desk.locked(["order:{order}", "shop:{shop}"], bind=True, **RESERVES)

@@ -18,11 +18,13 @@ from celery.concurrency.gevent import TaskPool as GreenPool
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.contrib.testing.worker import start_worker
+from celery.worker.strategy import proto1_to_proto2
 
 from celery_dlock import BackendUnavailable, ConfigurationError, locked_task
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.tasks.task import prepare_worker
 from celery_dlock.testing import held_by_another
+from celery_dlock.worker.request import LockedRequest
 from celery_dlock.worker.startup import CheckAtStart
 from tests.services.desk import open_desk
 from tests.services.redis import RedisServer
@@ -51,6 +53,25 @@ def test_it_does_not_start_with(tmp_path: Path, what: str) -> None:
         with pytest.raises(ConfigurationError, match=re.escape(text)):
             CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=TaskPool))
         forget(desk.app)
+
+
+def test_nothing_is_kept_for_a_chain_with_the_old_protocol(caplog: Any) -> None:
+    with open_desk(dlock_url="memory://", task_protocol=1) as desk:
+
+        @desk.locked("k", name="fetch", reserve="chain")
+        def fetch() -> None: ...
+
+        with pytest.raises(ConfigurationError, match='fetch: reserve="chain" keeps nothing with'):
+            CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=ThreadPool))
+        for _ in range(2):  # as other software may publish
+            fetch.delay()
+            message = desk.receive()
+            body, headers, decoded, utc = proto1_to_proto2(message, message.payload)
+            read = {"body": body, "headers": headers, "decoded": decoded, "utc": utc}
+            LockedRequest(message, app=desk.app, task=fetch, on_ack=message.ack, **read)
+        forget(desk.app)
+
+    assert caplog.text.count("fetch has protocol 1, which does not name the next task") == 1
 
 
 def test_a_store_of_one_process_is_good_enough_for_threads() -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
     Drop,
+    End,
     Ending,
     LeaveVerdict,
     Left,
@@ -238,6 +240,21 @@ class Reserving(KeyTests):
         key.runs(RETRY, wait=QUEUE)
         assert key.leaves(RETRY) == ["task 0"]
         assert key.parked == others - 1
+
+    def test_a_reservation_is_ended_by_a_revocation_and_its_task_when_it_comes(
+        self, key: Key
+    ) -> None:
+        key.runs("a:0:0")
+        key.parks("b")
+        key.leave("a:0:0", OVER, successor=RETRY, patience=60 * SECOND)
+
+        assert key.cancels(RETRY) == ["b"]
+
+        key.runs("b", wait=QUEUE)
+        key.passes(3_600)
+        assert key.asks(RETRY, "late") == End(Ending.REVOKED)
+        key.leave(RETRY, nonce="late")
+        assert key.asks(RETRY, "copy") == Drop(Reason.DONE)
 
     def test_a_task_may_leave_its_turn_to_itself(self, key: Key) -> None:
         key.runs("a")

@@ -12,11 +12,12 @@ local function parked_turn()
 end
 
 local function cancel()
-  local entry, turn = find(messages(state), task), parked_turn()
+  local entry, turn = find(messages(state), task), find(state.grants, task)
   if entry then
     to_grant(state, entry, now, REVOKED)
   elseif turn and not turn.ending then
     turn.ending = REVOKED
+    if not turn.parked then turn.due = math.max(turn.due, now + GAVE_WAY) end
   end
   return entry or turn
 end
