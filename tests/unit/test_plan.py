@@ -127,7 +127,9 @@ ANSWERED: dict[Refusal, Any] = {
         "a duplicate of a task that is already done", events.Dropped(SUBJECT, KEY, "done")
     ),
     Drop(Reason.WAITING): Gone(
-        "a duplicate of a task that is already waiting", events.Dropped(SUBJECT, KEY, "waiting")
+        "a duplicate of a task that is already waiting",
+        events.Dropped(SUBJECT, KEY, "waiting"),
+        parked=True,
     ),
     Park(): Gone(
         f"waits for {KEY} in the lock store",
