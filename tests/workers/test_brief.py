@@ -17,7 +17,7 @@ from celery.exceptions import Ignore, Retry
 from celery.worker import state as worker_state
 
 from celery_dlock import LockedTask, Policy, Queue, Reschedule, lock
-from celery_dlock.delivery.carry_out import says_more, tell_briefly
+from celery_dlock.delivery.carry_out import is_parked, says_more, tell_briefly
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
@@ -57,6 +57,7 @@ def test_one_that_only_goes_elsewhere_takes_few_bytes(
     assert isinstance(info.exception, raised)
     assert str(info.exception) in str(info)
     assert info.tb is None
+    assert is_parked(info.exception) is (raised is Ignore)
 
 
 def test_one_that_fails_tells_all_there_is(desk: Desk) -> None:
