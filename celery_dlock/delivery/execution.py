@@ -267,6 +267,7 @@ class Execution:
         make_current(lease, self.runtime.backend)
         kwargs = definition.injected(self.kwargs, lease)
         lease.check()  # it may have stood still since it asked
+        __tracebackhide__ = True
         try:
             if abort is None:
                 return body(*self.args, **kwargs)

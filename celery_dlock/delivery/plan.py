@@ -110,10 +110,11 @@ class FailWith:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The delivery ends, and its task does not: it waits elsewhere, or is a duplicate."""
+    """The delivery ends, and its task does not: it is a duplicate, or ``parked``, or both."""
 
     reason: str
     event: events.Event | None = None
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,8 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
             dropped = events.Dropped(subject, key, reason, facts.repeated)
-            return Gone(f"a duplicate of a task that is already {reason}", dropped)
+            why, waits = f"a duplicate of a task that is already {reason}", reason is Reason.WAITING
+            return Gone(why, dropped, parked=waits)
         case Same(holder=holder, left=left):
             if facts.eager:
                 return FailWith(refused.error)
@@ -189,7 +191,8 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
             assert decision is not None
             return _decided(facts, refused.error, holder, decision)
         case Park() as parked:
-            return Gone(f"waits for {key} in the lock store", waits_behind(subject, key, parked))
+            event = waits_behind(subject, key, parked)
+            return Gone(f"waits for {key} in the lock store", event, parked=True)
         case End(ending=Ending.DROPPED, by=newer) if newer:
             return replaced(facts, key, task_id_of(newer))
         case End(ending=ending):
@@ -350,7 +353,7 @@ def repeated(
 ) -> Plan:
     """The lock was given back; *carried* is whether somebody else has the message by now."""
     if carried and facts.queues:
-        return Gone(f"{error}; the lock store has its message")
+        return Gone(f"{error}; the lock store has its message", parked=True)
     past = facts.history
     # Also when another delivery is running: on some brokers (Redis) it is the same message to
     # acknowledge, so this one could take away the only copy that survives the other's worker.

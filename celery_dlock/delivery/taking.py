@@ -82,6 +82,7 @@ def deliver(task: Any, request: Context, args: tuple[Any, ...], kwargs: dict[str
     lease = take(execution)
     if not isinstance(lease, Lease):
         return lease
+    __tracebackhide__ = True
     try:
         return execution.run(task.lock_body, lease)
     except (LockLost, StaleFencingToken) as exc:

@@ -31,7 +31,7 @@ from celery_dlock.core.access import (
 )
 from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key, KeyTemplate, check_callable, label_of
+from celery_dlock.core.keys import Key, KeyTemplate, check_callable, label_of, signature_of
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique, Until
@@ -121,7 +121,7 @@ class Definition:
         Raises :exc:`~celery_dlock.ConfigurationError` that says what is wrong and where.
         """
         try:
-            signature, injects = _split(inspect.signature(run), bound=bound)
+            signature, injects = _split(signature_of(run), bound=bound)
             template, access = _template(key, signature, name, options)
             if "fencing_token" in injects:
                 _check_one_token(access)

@@ -279,11 +279,13 @@ class LockedTask(TypedTask[P, R_co]):
     map = starmap = chunks
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        __tracebackhide__ = True
         return cast("R_co", self._call(args, kwargs))
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs)
         request = self.request
+        __tracebackhide__ = True
         if request.called_directly or hasattr(request, EXECUTION):
             return self._call_here(args, kwargs)
         if request.is_eager and self._holds(args, kwargs):  # sent by a body
@@ -325,6 +327,7 @@ class LockedTask(TypedTask[P, R_co]):
                     raise
                 return send(self, *callback, args, kwargs)
             kwargs = definition.injected(kwargs, lease)
+            __tracebackhide__ = True
             if abort is None:
                 return self.lock_body(*args, **kwargs)
             return abort.run(lease, self.lock_body, *args, **kwargs)
