@@ -119,6 +119,11 @@ class Reschedule:
         return self.backoff.ceiling(attempt) + GRACE
 
 
+#: For a task that has begun, whatever its policy does with others: it is tried again, and fails if
+#: that takes too long.
+COMES_BACK = Reschedule()
+
+
 def timed_out(contention: Contention) -> LockTimeout:
     """The error of a task that has waited for long enough."""
     holder = contention.holder
