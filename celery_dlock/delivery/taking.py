@@ -303,7 +303,8 @@ def _ask_limits(execution: Execution) -> Refused | None:
 def _keep_turn(execution: Execution, woken: str, unknown: LimitUnknown) -> Refused:
     """Make sure that the store has the message of the task: it wakes it again, later each time.
 
-    The turn is kept, for the next task would only ask in vain as well.
+    The turn is kept, for the next task would only ask in vain as well. What it has stays owed: it
+    goes if the delivery fails meanwhile.
     """
     process, entry = execution.runtime, execution.entry
     assert entry is not None  # for it was woken
@@ -313,7 +314,7 @@ def _keep_turn(execution: Execution, woken: str, unknown: LimitUnknown) -> Refus
     reply = process.backend.enter(turn, entry.encode({HISTORY: execution.history.header()}))
     process.wake(reply.wakes)
     assert not isinstance(reply.verdict, Run)
-    return execution.hold.refused(Refused(turn, reply.verdict, unknown))
+    return Refused(turn, reply.verdict, unknown)
 
 
 def _ends_at(execution: Execution, woken: str) -> Refused | None:
@@ -321,7 +322,7 @@ def _ends_at(execution: Execution, woken: str) -> Refused | None:
     turn = execution.turn_at(woken)
     (state,) = execution.runtime.backend.look([woken])
     ending = next((grant.ending for grant in state.grants if grant.task == turn.task), None)
-    return None if ending is None else execution.hold.refused(Refused(turn, End(ending)))
+    return None if ending is None else Refused(turn, End(ending))
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
@@ -334,7 +335,7 @@ def _ask_store(execution: Execution) -> Lease | Refused:
         # It was debounced there; or the template has changed since it was parked. Until its own key
         # has answered the message stays where it was woken: then the turn there is given back.
         if (ends := _ends_at(execution, woken)) is not None:
-            return ends
+            return hold.refused(ends)
         turn, woken = execution.turn_at(woken), None
     max_hold, answer, queueing = execution.max_hold(), None, execution.queueing
     if queueing is not None and woken is None and _looks_first(execution, queueing):

@@ -16,7 +16,15 @@ from celery.exceptions import (
     SoftTimeLimitExceeded,
 )
 
-from celery_dlock import ConfigurationError, Limit, LockContended, LockedTask, Queue, lock
+from celery_dlock import (
+    ConfigurationError,
+    Limit,
+    LockContended,
+    LockedTask,
+    LockTimeout,
+    Queue,
+    lock,
+)
 from celery_dlock.core.access import LARGEST_LIMIT
 from celery_dlock.core.checks import quoted
 from celery_dlock.core.events import Rescheduled
@@ -175,8 +183,15 @@ AWAY = OSError("the table of plans does not answer")
 TOO_MANY = (LARGEST_LIMIT + 1, sys.maxsize, 2**63, 10**5000)
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, "3", None, 2.0, *TOO_MANY, AWAY], ids=quoted)
-@pytest.mark.parametrize("policy", ["queue", "reschedule", "skip", "fail", "wait", "replace"])
+NO_LIMITS = [0, -1, True, "3", None, 2.0, *TOO_MANY]
+POLICIES = ["reschedule", "skip", "fail", "wait", "replace"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"),
+    [*(("queue", limit) for limit in (AWAY, *NO_LIMITS)), *((name, AWAY) for name in POLICIES)],
+    ids=quoted,
+)
 def test_without_a_limit_the_task_is_put_off_and_nothing_is_held(
     desk: Desk, make: Make, plans: Plans, limit: Any, policy: str
 ) -> None:
@@ -230,8 +245,10 @@ def test_who_is_woken_to_end_ends_without_a_limit(
 ) -> None:
     (other,) = fill(desk, 1, 1)
     plans.limit = 1
-    result = make(on_contention=Queue(max_wait=60)).delay(1)
+    keys = [Limit("all", 3), Limit("tenant:{t}", plans)]
+    result = make(keys, limit=None, on_contention=Queue(max_wait=60)).delay(1)
     desk.deliver()
+    assert len(desk.store.peek("all").grants) == 1
 
     plans.limit = AWAY
     if ending == "revoked":
@@ -241,8 +258,13 @@ def test_who_is_woken_to_end_ends_without_a_limit(
     desk.deliver()
 
     end(desk, other)
-    assert (result.state, desk.size()) == ("REVOKED" if ending == "revoked" else "FAILURE", 0)
+    if ending == "revoked":
+        assert result.state == "REVOKED"
+    else:
+        assert isinstance(result.result, LockTimeout)
+    assert desk.size() == 0
     assert nothing_is_left(desk, KEY)
+    assert nothing_is_left(desk, "all")
 
 
 def test_whose_key_was_kept_for_a_retry_keeps_it_without_a_limit(desk: Desk, plans: Plans) -> None:
