@@ -9,6 +9,7 @@ import pytest
 
 from celery_dlock import Complete, Contention, LockedTask, LockTimeout, Queue, Skip
 from celery_dlock.core.events import Skipped
+from celery_dlock.core.state import Outcome
 from tests.services.desk import Desk
 from tests.workers.conftest import charging, held, nothing_is_left
 
@@ -96,7 +97,7 @@ def test_a_run_that_lost_its_lock_is_not_skipped_either(desk: Desk) -> None:
     def refund(order: str, *, lease: Any) -> None:
         desk.ran.append(order)
         if len(desk.ran) == 1:
-            desk.store.leave(lease.terms[0].claim, "over")
+            desk.store.leave(lease.terms[0].claim, Outcome.OVER)
             lease.terms[0].lose("somebody took it away")
             lease.check()
 
