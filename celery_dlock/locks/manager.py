@@ -77,7 +77,7 @@ RESERVED_FOR = 3_600 * SECOND
 class Refused:
     """The key that was not to be had, and why. Nothing is held.
 
-    ``because`` is an error for which the task has not even asked for it.
+    ``because`` is the error that has kept the task from asking for it.
     """
 
     claim: Claim

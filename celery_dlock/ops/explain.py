@@ -351,11 +351,11 @@ def _woken(place: QueuePosition, clock: Clock) -> str:
 
 
 def _put_off(facts: Facts) -> tuple[str, ...]:
-    """Why a worker that took it has put it off, as its result says."""
+    """Why it was put off, as its result says: a worker that has taken it may not know its limit."""
     result = facts.result
     if result is None or result.state != states.RETRY:
         return ()
-    return (f"was put off: {short(result.value)}",)
+    return (f"its state is {states.RETRY}: {short(result.value)}",)
 
 
 def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:
