@@ -40,7 +40,7 @@ def make(desk: Desk) -> Make:
     return make
 
 
-@pytest.mark.parametrize("policy", [Skip(), Skip(then="continue"), Bored()], ids=repr)
+@pytest.mark.parametrize("policy", [Skip(), Skip(then="continue"), Bored()], ids=type)
 def test_a_retry_that_finds_its_key_taken_comes_back_instead_of_being_skipped(
     desk: Desk, make: Make, policy: Any
 ) -> None:
