@@ -21,6 +21,7 @@ from celery_dlock.contention import (
     skipped,
 )
 from celery_dlock.core import events
+from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
@@ -36,6 +37,7 @@ from celery_dlock.core.state import (
     Same,
     task_id_of,
 )
+from celery_dlock.core.turns import WAKE_AGAIN_FIRST
 from celery_dlock.errors import (
     BackendUnavailable,
     LockContended,
@@ -177,9 +179,7 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
             )
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
-            dropped = events.Dropped(subject, key, reason, facts.repeated)
-            why, waits = f"a duplicate of a task that is already {reason}", reason is Reason.WAITING
-            return Gone(why, dropped, parked=waits)
+            return _dropped(facts, refused, reason)
         case Same(holder=holder, left=left):
             if facts.eager:
                 return FailWith(refused.error)
@@ -199,6 +199,19 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
             return _ended(facts, key, ending)
         case _:
             assert_never(refused.verdict)
+
+
+def _dropped(facts: Facts, refused: Refused, reason: Reason) -> Gone:
+    """A duplicate; or the task itself, which was woken and keeps its turn."""
+    subject, why = facts.subject, refused.because
+    if why is not None and reason is Reason.WAITING:
+        later = events.Rescheduled(subject, str(why), WAKE_AGAIN_FIRST / SECOND)
+        return Gone(f"keeps its turn in the lock store: {why}", later, parked=True)
+    event, waits = (
+        events.Dropped(subject, refused.claim.key, reason, facts.repeated),
+        reason is Reason.WAITING,
+    )
+    return Gone(f"a duplicate of a task that is already {reason}", event, parked=waits)
 
 
 def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Parked:
@@ -325,11 +338,21 @@ def unanswered(facts: Facts, error: BackendUnavailable, random: Random, *, fails
     event = events.Unavailable(facts.subject, str(error))
     if facts.eager or fails:
         return FailWith(error, event, gives_back=facts.queues)
+    return _put_off(facts, error, random, event)
+
+
+def limit_unknown(facts: Facts, error: LimitUnknown, random: Random) -> Plan:
+    """A function does not say a limit: the message waits in the broker until it does."""
+    return FailWith(error) if facts.eager else _put_off(facts, error, random)
+
+
+def _put_off(
+    facts: Facts, error: Exception, random: Random, event: events.Event | None = None
+) -> Resend:
     past = facts.history
     countdown = _AFTER_TROUBLE.delay(past.unavailable, random)
-    return Resend(
-        countdown, replace(past, unavailable=past.unavailable + 1), str(error), error, event
-    )
+    past = replace(past, unavailable=past.unavailable + 1)
+    return Resend(countdown, past, str(error), error, event)
 
 
 def comes_back_within(history: History) -> float:

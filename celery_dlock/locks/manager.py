@@ -75,10 +75,14 @@ RESERVED_FOR = 3_600 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The key that was not to be had, and why. Nothing is held."""
+    """The key that was not to be had, and why. Nothing is held.
+
+    ``because`` is the error that has kept the task from asking for it.
+    """
 
     claim: Claim
     verdict: Refusal
+    because: Exception | None = None
 
     @property
     def hold(self) -> OperatorHold | None:

@@ -21,6 +21,7 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 from celery.utils.threads import LocalStack
 
+from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import (
@@ -308,20 +309,21 @@ class LockedTask(TypedTask[P, R_co]):
             refuse_each(self.name)
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
-        begin = partial(
-            Acquisition.begin,
-            self.app,
-            definition.limited(definition.keys(args, kwargs), args, kwargs),
-            name=self.name,
-            ttl=definition.ttl,
-            max_hold=definition.max_hold,
-            timeout=0,
-            strike=None if abort is None else abort.strike,
-        )
+        keys = definition.keys(args, kwargs)
         with ExitStack() as stack:
             try:
+                begin = partial(
+                    Acquisition.begin,
+                    self.app,
+                    definition.limited(keys, args, kwargs),
+                    name=self.name,
+                    ttl=definition.ttl,
+                    max_hold=definition.max_hold,
+                    timeout=0,
+                    strike=None if abort is None else abort.strike,
+                )
                 lease = stack.enter_context(locked_block(begin))
-            except (LockContended, LockLost, BackendUnavailable):
+            except (LockContended, LockLost, BackendUnavailable, LimitUnknown):
                 callback = called_by_celery(self)
                 if callback is None:
                     raise
