@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,6 +115,7 @@ def runtime(app: Any) -> Runtime:
     kept = process.runtimes.get(app)
     if kept is not None:
         return kept
+    begin_with(app)
     with process.mutex:
         if app not in process.runtimes:
             process.runtimes[app] = _build(app)
@@ -152,6 +153,8 @@ class _InMemory:
     pid: int
 
 
+ANOTHER_PROCESS = "the locks are in the memory of a test's process, and this is another process"
+
 #: The applications of which :func:`kept_in_memory` keeps the locks.
 _in_memory: WeakKeyDictionary[Celery, _InMemory] = WeakKeyDictionary()
 
@@ -176,12 +179,39 @@ def kept_in_memory(app: Any, clock: Clock) -> Iterator[None]:
         forget(app)
 
 
+#: Called with each application before this process uses it; see :func:`begun_with`.
+_beginnings: list[Callable[[Any], None]] = []
+
+
+@contextmanager
+def begun_with(begin: Callable[[Any], None]) -> Iterator[None]:
+    """In the block *begin* is called with each application before its store or settings are used.
+
+    Stores that are in use already are set aside, and not closed.
+    """
+    process = _this_process()
+    aside, process.runtimes = process.runtimes, WeakKeyDictionary()
+    _beginnings.append(begin)
+    try:
+        yield
+    finally:
+        _beginnings.remove(begin)
+        process.runtimes = aside
+
+
+def begin_with(app: Any) -> None:
+    """This process is about to use *app*."""
+    for begin in _beginnings:
+        begin(app)
+
+
 def settings_of(app: Any) -> Settings:
     """The settings of *app*, without what :func:`kept_in_memory` replaces.
 
     Raises :exc:`~celery_dlock.ConfigurationError` when they are wrong.
     """
     app = real_app(app)
+    begin_with(app)
     if app not in _in_memory:
         return Settings.from_conf(app.conf)
     settings = Settings.from_conf(app.conf, url="memory://")
@@ -208,9 +238,7 @@ def _build(app: Celery) -> Runtime:
     settings = settings_of(app)
     if memory := _in_memory.get(app):
         if memory.pid != os.getpid():
-            raise ConfigurationError(
-                "the locks are in the memory of a test's process, and this is another process"
-            )
+            raise ConfigurationError(ANOTHER_PROCESS)
         return _runtime(app, settings, memory.options, memory.backend)
     options = settings.options
     if not lease_per_task(backend_class(settings.url)):
