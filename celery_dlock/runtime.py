@@ -104,6 +104,9 @@ class _ProcessRuntimes:
 
 _processes = PerProcess(_ProcessRuntimes)
 
+#: What tests have done with an application before this process uses its store or its settings.
+before_use: list[Callable[[Any], None]] = []
+
 
 def runtime(app: Any) -> Runtime:
     """The runtime of *app* in this process.
@@ -112,10 +115,11 @@ def runtime(app: Any) -> Runtime:
     not connect to the store.
     """
     app, process = real_app(app), _this_process()
+    for begin in before_use:
+        begin(app)
     kept = process.runtimes.get(app)
     if kept is not None:
         return kept
-    begin_with(app)
     with process.mutex:
         if app not in process.runtimes:
             process.runtimes[app] = _build(app)
@@ -179,39 +183,14 @@ def kept_in_memory(app: Any, clock: Clock) -> Iterator[None]:
         forget(app)
 
 
-#: Called with each application before this process uses it; see :func:`begun_with`.
-_beginnings: list[Callable[[Any], None]] = []
-
-
-@contextmanager
-def begun_with(begin: Callable[[Any], None]) -> Iterator[None]:
-    """In the block *begin* is called with each application before its store or settings are used.
-
-    Stores that are in use already are set aside, and not closed.
-    """
-    process = _this_process()
-    aside, process.runtimes = process.runtimes, WeakKeyDictionary()
-    _beginnings.append(begin)
-    try:
-        yield
-    finally:
-        _beginnings.remove(begin)
-        process.runtimes = aside
-
-
-def begin_with(app: Any) -> None:
-    """This process is about to use *app*."""
-    for begin in _beginnings:
-        begin(app)
-
-
 def settings_of(app: Any) -> Settings:
     """The settings of *app*, without what :func:`kept_in_memory` replaces.
 
     Raises :exc:`~celery_dlock.ConfigurationError` when they are wrong.
     """
     app = real_app(app)
-    begin_with(app)
+    for begin in before_use:
+        begin(app)
     if app not in _in_memory:
         return Settings.from_conf(app.conf)
     settings = Settings.from_conf(app.conf, url="memory://")

@@ -29,13 +29,7 @@ from kombu.pools import ProducerPool
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.messages.woken_queues import is_woken, name_beside
-from celery_dlock.runtime import (
-    ANOTHER_PROCESS,
-    begin_with,
-    begun_with,
-    kept_in_memory,
-    real_app,
-)
+from celery_dlock.runtime import ANOTHER_PROCESS, before_use, kept_in_memory, real_app
 from celery_dlock.stores.base import Clock
 
 #: Results that are kept, as in Celery's own cache in memory.
@@ -76,7 +70,8 @@ def isolated(app: Any, clock: Clock) -> Iterator[Any]:
     :exc:`~celery_dlock.ConfigurationError` for a wrong configuration.
     """
     app = real_app(app)
-    begin_with(app)  # a block for every application is around this one
+    for isolate in before_use:  # a block for every application is around this one
+        isolate(app)
     with _block(app, clock) as kept:
         yield kept
 
@@ -101,7 +96,8 @@ def every_app_isolated(clock: Clock) -> Iterator[None]:
                 if app not in _isolated:
                     until_then.enter_context(_block(app, clock))
 
-        until_then.enter_context(begun_with(isolate))
+        before_use.append(isolate)
+        until_then.callback(before_use.remove, isolate)
         for owner, name in _USES:
             use = _isolating(vars(owner)[name], name, isolate)
             until_then.enter_context(mock.patch.object(owner, name, use))
@@ -164,19 +160,6 @@ def empty_queues(app: Any) -> None:
     with app.connection_for_write() as connection:
         for queue in queues_of(app):
             connection.default_channel.queue_purge(queue)
-
-
-def _isolate(app: Any, clock: Clock) -> _Isolation:
-    isolation = _isolated[app] = _Isolation(clock)  # at once, for what follows uses the application
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(_in_process(app))
-            stack.enter_context(kept_in_memory(app, clock))
-            isolation.until_then = stack.pop_all()
-    except BaseException:
-        del _isolated[app]
-        raise
-    return isolation
 
 
 @contextmanager
