@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import close_old_connections, connections, router, transaction
 from django.db.utils import ProgrammingError
@@ -29,6 +30,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import claim, running
+from tests.contract.postgresql_store import Rotation
 from tests.fencing.clients import DjangoClient, over
 from tests.services.databases import own_database
 from tests.services.postgresql import PostgresqlServer
@@ -131,6 +133,53 @@ class TestTheAddress:
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
         assert ended.stdout.startswith("ConfigurationError django:// needs the settings of Django")
+
+
+class TestAnEngine:
+    """As those for IAM, Entra or Vault, which ask for a password at each connection."""
+
+    def test_that_has_a_new_password_is_asked_at_the_next_connection(
+        self,
+        opened: Open,
+        own_postgresql_server: PostgresqlServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        rotation = Rotation(own_postgresql_server)
+        rotation.change()
+        with DjangoClient(make_url(rotation.url)) as client:
+            answers(monkeypatch, client.fenced, lambda: rotation.password)
+            store = opened(f"django://{client.fenced.alias}")
+            running(store.enter(claim("a")))
+            rotation.change()
+
+            assert store.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+
+    @pytest.mark.parametrize("error", [RuntimeError, ImproperlyConfigured])
+    def test_that_fails_makes_the_store_unavailable(
+        self,
+        error: type[Exception],
+        alias: str,
+        backend: PostgresqlBackend,
+        opened: Open,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def fail() -> str:
+            raise error("no token")
+
+        answers(monkeypatch, connections[alias], fail)
+        with pytest.raises(BackendUnavailable, match="no token"):
+            backend.enter(claim("a"))
+        if error is RuntimeError:  # it may be away at the start, too
+            opened(f"django://{alias}")
+
+
+def answers(patch: pytest.MonkeyPatch, database: Any, password: Callable[[], str]) -> None:
+    """The engine of *database* gives this *password*."""
+    engine = type(database)
+    asked = engine.get_connection_params
+    patch.setattr(
+        engine, "get_connection_params", lambda self: {**asked(self), "password": password()}
+    )
 
 
 class TestTheMigration:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery_dlock.ops.doctor.finding import Broken, Case, Checks, Finding, Unknown, Weak, judged
 from celery_dlock.ops.doctor.shared import clock_skew, measured
-from celery_dlock.stores.postgresql.connection import Connections, Statement, address_of
+from celery_dlock.stores.postgresql.connection import Address, Connections, Statement, address_of
 from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, prepare, table_version
 
 #: The oldest version that is tried.
@@ -128,19 +129,20 @@ CLOCK = clock_skew(
 
 def examine_postgresql(case: Case) -> Iterator[Finding]:
     """``postgresql://``."""
-    yield from _examine(case, *address_of(case.settings.url, case.settings.backend_options))
+    yield from _examine(case, address_of)
 
 
 def examine_django(case: Case) -> Iterator[Finding]:
     """``django://``."""
     from celery_dlock.django.store import address_of_alias  # which needs Django
 
-    yield from _examine(case, *address_of_alias(case.settings.url, case.settings.backend_options))
+    yield from _examine(case, address_of_alias)
 
 
-def _examine(case: Case, address: str, server_place: str) -> Iterator[Finding]:
-    place = f"store {server_place}"
-    with closing(Connections(address, server_place, prepare)) as connections:
+def _examine(case: Case, address_of: Callable[..., Address]) -> Iterator[Finding]:
+    address = partial(address_of, case.settings.url, case.settings.backend_options)
+    place = f"store {address()[1]}"
+    with closing(Connections(address, prepare)) as connections:
 
         def row(statement: Statement) -> Any:
             return connections.fly_unprepared([statement])[0][0][0]

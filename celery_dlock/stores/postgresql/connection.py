@@ -131,13 +131,14 @@ class Connection:
 class Connections:
     """Those of one process: threads share one, and of those that are not in use one is kept.
 
-    *prepare* is called once, with what sends a flight, before the first flight; it returns the name
-    of the store.
+    *address* is asked at each connection that is made, because passwords change. *prepare* is
+    called once, with what sends a flight, before the first flight; it returns the name of the
+    store.
     """
 
-    def __init__(self, address: str, where: str, prepare: Callable[[Fly], str]) -> None:
+    def __init__(self, address: Callable[[], Address], prepare: Callable[[Fly], str]) -> None:
         self._address = address
-        self._where = where
+        self._where = ""
         self._prepare = prepare
         self._store = ""
         self._mutex = threading.Condition()
@@ -206,9 +207,12 @@ class Connections:
 
     def _connected(self) -> Connection:
         try:
-            return Connection(self._address)
+            address, self._where = self._address()
+            return Connection(address)
         except psycopg.Error as exc:
             raise BackendUnavailable(self._text(exc)) from exc
+        except ConfigurationError as exc:  # it was right when the store was built
+            raise BackendUnavailable(str(exc)) from exc
 
     def _translated(self, error: psycopg.Error) -> BackendUnavailable:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
@@ -263,12 +267,20 @@ class Connections:
 #: What sends a flight.
 Fly = Callable[[Sequence[Statement]], list[Rows]]
 
+#: Where libpq connects to, and the same for people.
+Address = tuple[str, str]
 
-def address_of(url: str, driver: Mapping[str, Any]) -> tuple[str, str]:
-    """Where libpq connects to, by *url* and its options *driver*, and the same for people.
 
-    Raises :exc:`~celery_dlock.errors.ConfigurationError`.
+def address_of(url: str, driver: Mapping[str, Any]) -> Address:
+    """The address by *url* and its options *driver*, of which a function is called for its value.
+
+    Raises :exc:`~celery_dlock.errors.ConfigurationError`, and
+    :exc:`~celery_dlock.errors.BackendUnavailable` if a function fails.
     """
+    try:
+        driver = {name: value() if callable(value) else value for name, value in driver.items()}
+    except Exception as exc:  # it asks whoever it likes for a password
+        raise BackendUnavailable(f"a function in dlock_backend_options failed: {exc}") from exc
     try:
         options = conninfo_to_dict(url, **driver)
         address = make_conninfo("", **{**LIMITS, **options})

@@ -109,6 +109,8 @@ class PostgresqlBackend(SqlBackend):
     WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))""",
     )
 
+    _address_of = staticmethod(address_of)
+
     def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
         super().__init__(options)
         self._now = options.clock or (lambda: None)
@@ -118,8 +120,10 @@ class PostgresqlBackend(SqlBackend):
 
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
-        address, where = address_of(url, options.driver)
-        return cls(lambda: Connections(address, where, prepare), options)
+        address = partial(cls._address_of, url, options.driver)
+        with suppress(BackendUnavailable):  # whoever gives the password
+            address()  # a wrong one is refused before the first lock
+        return cls(lambda: Connections(address, prepare), options)
 
     @classmethod
     def tables(cls, role: str | None = None) -> Sequence[str]:
