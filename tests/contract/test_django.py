@@ -189,7 +189,30 @@ class TestTheMigration:
         running(backend.enter(claim("a")))
 
         call_command("migrate", "celery_dlock_django", "zero", database=alias, verbosity=0)
-        assert not has_tables(alias)
+        assert query(alias, "SELECT to_regnamespace('dlock') IS NULL")
+
+    def test_is_refused_where_it_would_take_the_place_of_the_projects_schema(
+        self, alias: str
+    ) -> None:
+        name = connections[alias].settings_dict["NAME"]
+        with connections[alias].cursor() as cursor:
+            cursor.execute(f'ALTER DATABASE "{name}" SET search_path = dlock, public')
+        connections[alias].close()
+
+        with pytest.raises(ProgrammingError, match="ALTER ROLE dlock SET search_path"):
+            call_command("migrate", "celery_dlock_django", database=alias, verbosity=0)
+        assert query(alias, "SELECT to_regnamespace('dlock') IS NULL")
+
+    def test_drops_nothing_that_is_not_its_own(self, alias: str) -> None:
+        call_command("migrate", "celery_dlock_django", database=alias, verbosity=0)
+        with connections[alias].cursor() as cursor:
+            cursor.execute("CREATE TABLE dlock.orders AS SELECT 42 AS number")
+
+        call_command("migrate", "celery_dlock_django", "zero", database=alias, verbosity=0)
+
+        assert query(alias, "SELECT number FROM dlock.orders") == 42
+        names = "SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace="
+        assert query(alias, f"{names}'dlock'::regnamespace AND relkind <> 't'") == "orders"
 
     def test_leaves_tables_that_a_worker_has_made(
         self, alias: str, backend: PostgresqlBackend

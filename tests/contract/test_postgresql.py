@@ -162,6 +162,24 @@ def test_a_role_that_may_make_no_tables_uses_those_that_another_has_made(
     store.sweep()
 
 
+@pytest.mark.parametrize("path", ['"$user", public', "shop,dlock", '"dlock"'])
+def test_a_role_that_would_take_tables_of_the_application_for_ours_is_refused(
+    path: str, opened: Open, own_postgresql_server: PostgresqlServer
+) -> None:
+    server = own_postgresql_server
+    server.query(f"ALTER ROLE dlock SET search_path = {path}")
+    with pytest.raises(ConfigurationError, match="ALTER ROLE dlock SET search_path = public, or"):
+        opened(server.url).enter(claim("a"))
+    assert server.query("SELECT to_regnamespace('dlock') IS NULL") == "t"
+
+    server.query("ALTER ROLE dlock SET search_path = public")
+    running(opened(server.url).enter(claim("a")))
+
+    server.query(f"ALTER ROLE dlock SET search_path = {path}")
+    with pytest.raises(ConfigurationError, match=r"search_path of the role dlock, .* role$"):
+        opened(server.url).enter(claim("a"))
+
+
 def test_tables_of_another_version_are_refused(
     backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer, opened: Open
 ) -> None:

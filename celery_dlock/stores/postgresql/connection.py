@@ -60,6 +60,9 @@ _READERS: Mapping[int, Callable[[bytes], Any]] = {
 _OVERTAKEN = frozenset({"40001", "40P01", "55P03"})
 
 
+#: A right that the role does not have.
+NOT_ALLOWED = "42501"
+
 #: A schema, a table or a function that is missing.
 NOT_THERE = frozenset({"3F000", "42P01", "42883"})
 
@@ -90,6 +93,7 @@ class Connection:
 
     def __init__(self, address: str) -> None:
         self._connection = psycopg.connect(address, autocommit=True)
+        self.role = self._connection.info.user
         self._server = self._connection.pgconn
         self._server.enter_pipeline_mode()
 
@@ -182,7 +186,7 @@ class Connections:
             try:
                 return connection.fly(statements)
             except psycopg.Error as exc:
-                raise self._translated(exc) from exc
+                raise self._translated(exc, connection.role) from exc
 
     @contextmanager
     def _taken(self) -> Iterator[Connection]:
@@ -214,12 +218,17 @@ class Connections:
         except ConfigurationError as exc:  # it was right when the store was built
             raise BackendUnavailable(str(exc)) from exc
 
-    def _translated(self, error: psycopg.Error) -> BackendUnavailable:
+    def _translated(self, error: psycopg.Error, role: str) -> BackendUnavailable:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
             return Lost(self._text(error))
         if error.sqlstate in _OVERTAKEN:
             return Overtaken(self._text(error))
         refused = Refused(self._text(error))
+        if error.sqlstate == NOT_ALLOWED:
+            refused = Refused(
+                f"{refused}. If that is about the schema dlock: its owner has to execute the lines "
+                f"with GRANT of `celery -A … dlock init --sql --role {role}`"
+            )
         refused.state = error.sqlstate
         return refused
 
