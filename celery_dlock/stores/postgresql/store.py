@@ -35,7 +35,7 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
-from celery_dlock.stores.base import BackendOptions, Guarantee, Reply, Trait, Wake
+from celery_dlock.stores.base import BackendOptions, Guarantee, InUse, Reply, Trait, Wake
 from celery_dlock.stores.consensus.commit import KeyMutexes, Overtaken, UsedKeys
 from celery_dlock.stores.postgresql.connection import (
     Connections,
@@ -204,7 +204,7 @@ class PostgresqlBackend(SqlBackend):
         if tokens := rows.found_in_use():
             kept = rows.keep(before, tokens)
             if kept is None:
-                raise BackendUnavailable(_IN_USE.format(key=claim.key))
+                raise InUse(_IN_USE.format(key=claim.key))
             return self._change(operation, rows, kept)
         bodies = messages.fetchall() if messages else []
         wakes = rows.wakes(step, change, rows.message_of(operation, before), bodies)
