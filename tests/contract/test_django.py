@@ -340,7 +340,7 @@ class TestATestDatabase:
         ended = run(arguments, url)
 
         assert ended.returncode == 0, ended.stdout
-        assert "Ran 4 tests" in ended.stdout
+        assert "Ran 6 tests" in ended.stdout
         name = make_url(url).database
         databases = f"SELECT count(*) FROM pg_database WHERE datname LIKE '%{name}%'"
         assert postgresql_server.query(databases) == "1"
