@@ -225,8 +225,9 @@ class Connections:
             return Overtaken(self._text(error))
         refused = Refused(self._text(error))
         if error.sqlstate == NOT_ALLOWED:
+            denied, *_ = str(refused).splitlines()
             refused = Refused(
-                f"{refused}. If that is about the schema dlock: its owner has to execute the lines "
+                f"{denied}. If that is about the schema dlock: its owner has to execute the lines "
                 f"with GRANT of `celery -A … dlock init --sql --role {role}`"
             )
         refused.state = error.sqlstate
