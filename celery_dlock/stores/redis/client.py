@@ -214,8 +214,25 @@ def _copied(answers: list[Any], replicas: Any, copies: Copies) -> list[Any]:
     return [TooFewCopies(f"what was written came to {came}")] * len(answers)
 
 
+class _Credentials(redis.CredentialProvider):
+    """Those of *provider*. If it fails there is no connection, whatever it raises."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> Any:
+        try:
+            return self._provider.get_credentials()
+        except redis.RedisError:
+            raise
+        except Exception as exc:  # it asks whoever it likes
+            raise redis.ConnectionError(f"the credential provider failed: {exc}") from exc
+
+
 def pool_options(driver: Mapping[str, Any]) -> dict[str, Any]:
     """redis-py's options for connections to one server. What is asked again is decided here."""
+    if provider := driver.get("credential_provider"):
+        driver = {**driver, "credential_provider": _Credentials(provider)}
     return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": ANSWER_TIMEOUT,
