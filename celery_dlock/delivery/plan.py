@@ -207,11 +207,9 @@ def _dropped(facts: Facts, refused: Refused, reason: Reason) -> Gone:
     if why is not None and reason is Reason.WAITING:
         later = events.Rescheduled(subject, str(why), WAKE_AGAIN_FIRST / SECOND)
         return Gone(f"keeps its turn in the lock store: {why}", later, parked=True)
-    event, waits = (
-        events.Dropped(subject, refused.claim.key, reason, facts.repeated),
-        reason is Reason.WAITING,
-    )
-    return Gone(f"a duplicate of a task that is already {reason}", event, parked=waits)
+    event = events.Dropped(subject, refused.claim.key, reason, facts.repeated)
+    reads = f"a duplicate of a task that is already {reason}"
+    return Gone(reads, event, parked=reason is Reason.WAITING)
 
 
 def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Parked:
