@@ -15,10 +15,9 @@ from celery_dlock.core.state import Claim, WaitMode
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.finding import broker_url, place_of
-from celery_dlock.ops.doctor.redis import database, for_redis_py
+from celery_dlock.ops.doctor.redis import database
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
-from celery_dlock.stores.redis.client import session_of
 from tests.inspection.patients import found, in_memory, over, patient
 from tests.services.certificates import Authority
 from tests.services.ports import free_ports
@@ -102,18 +101,6 @@ def test_a_redis_that_speaks_tls_is_examined(tmp_path: Path) -> None:
         names = found(tmp_path, **in_memory(), **broker, broker_use_ssl=trusts)
 
     assert names == {"memory-one-process": "weak", "redis-aof": "weak"}
-
-
-@pytest.mark.parametrize(
-    ("kombu", "driver"),
-    [
-        ("rediss://h?ssl_cert_reqs=CERT_REQUIRED&x=1", "rediss://h?ssl_cert_reqs=required&x=1"),
-        ("rediss://h?ssl_cert_reqs=none", "rediss://h?ssl_cert_reqs=none"),
-    ],
-)
-def test_what_kombu_reads_in_a_url_redis_py_is_told(kombu: str, driver: str) -> None:
-    assert for_redis_py(kombu) == driver
-    session_of(driver.replace("&x=1", ""), {}).close()
 
 
 @pytest.mark.parametrize(

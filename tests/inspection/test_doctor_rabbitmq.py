@@ -44,7 +44,10 @@ LATE = {"rabbitmq-consumer-timeout": "unknown"}
             {"task_queues": [Queue("q", Exchange("q", delivery_mode=1))]},
             {"rabbitmq-transient": "broken"},
         ),
-        ({"task_queues": [Queue("q", Exchange("q"), durable=False)]}, {"rabbitmq-queue": "broken"}),
+        (
+            {"task_queues": [Queue("lost", Exchange("q"), durable=False)]},
+            {"rabbitmq-queue": "broken"},
+        ),
         (
             {"task_queues": [Queue("q", Exchange("q"), auto_delete=True)]},
             {"rabbitmq-queue": "broken"},
