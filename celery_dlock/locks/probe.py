@@ -16,6 +16,9 @@ from celery_dlock.stores.base import LockBackend
 #: The key of the library's own that no task locks: any store that answers can tell of it.
 NOBODYS = "dlock:nobody"
 
+#: Another, for who has it to itself. It is one: some stores remember a key for days.
+DOCTORS = "dlock:doctor"
+
 #: How long a place stays that is not given up, in microseconds.
 _PATIENCE = 5 * SECOND
 
@@ -35,7 +38,7 @@ def check_writes(backend: LockBackend, ttl: int) -> None:
 def check_shortcut(backend: LockBackend, ttl: int) -> None:
     """Take and release a key that nobody else has, as most tasks do. Raises likewise."""
     nonce = uuid.uuid4().hex
-    claim = Claim(_own_key(), f"{nonce}:0:0", nonce, ttl, mode=Mode.SHARED, wait=WaitMode.LOOK)
+    claim = Claim(DOCTORS, f"{nonce}:0:0", nonce, ttl, mode=Mode.SHARED, wait=WaitMode.LOOK)
     backend.enter(claim)
     backend.leave(claim, Outcome.OVER)
 
@@ -45,10 +48,10 @@ def check_rules(backend: LockBackend, ttl: int) -> None:
 
     The other gives up before its turn: as a writer that gets the key it would leave a token behind.
     """
-    key, nonce = _own_key(), uuid.uuid4().hex
-    holder = Claim(key, f"{nonce}:0:0", nonce, ttl, mode=Mode.SHARED, begun=False)
+    nonce = uuid.uuid4().hex
+    holder = Claim(DOCTORS, f"{nonce}:0:0", nonce, ttl, mode=Mode.SHARED, begun=False)
     waiting = Claim(
-        *(key, f"{nonce}:1:0", nonce, ttl), wait=WaitMode.PLACE, patience=_PATIENCE, begun=False
+        *(DOCTORS, f"{nonce}:1:0", nonce, ttl), wait=WaitMode.PLACE, patience=_PATIENCE, begun=False
     )
     backend.enter(holder)
     try:
@@ -57,8 +60,3 @@ def check_rules(backend: LockBackend, ttl: int) -> None:
         backend.renew([holder])
     finally:
         backend.leave(holder, Outcome.OVER)
-
-
-def _own_key() -> str:
-    """One that is free, and that no application, nor another doctor, asks for."""
-    return f"{NOBODYS}:{uuid.uuid4().hex}"

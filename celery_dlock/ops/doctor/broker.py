@@ -58,7 +58,7 @@ READ = ("redis", "amqp", "sqs", "filesystem", "memory")
 _DECLARING = {
     "amqp": "the permission to configure it (rabbitmqctl set_permissions), with the arguments that "
     "it has there",
-    "sqs": "sqs:CreateQueue, or the queue in predefined_queues",
+    "sqs": "sqs:CreateQueue; with predefined_queues, name the queue there",
 }
 
 #: How messages that outlive a restart are sent, as it may be written.
@@ -383,14 +383,16 @@ def examine_broker(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             rabbitmq = RabbitMQ(case.conf, tasks, queues, connection)
             of_server = judged(RABBITMQ, rabbitmq, place)
         elif driver == "sqs":
-            of_server = _sqs(case, connection, place)
+            of_server = examine_sqs(case, connection, place)
         yield from asked(place, chain(of_server, _undeclared(case, connection, driver, place)))
 
 
-def _sqs(case: Case, connection: Any, place: str) -> Iterator[Finding]:
+def examine_sqs(case: Case, connection: Any, place: str) -> Iterator[Finding]:
+    """An Amazon SQS: nothing that Celery is told changes a queue that exists."""
     told = visibility_timeout(case.app)
+    names = [*case.app.amqp.queues, *(queue.name for queue in _beside(case).values())]
     with connection.channel() as channel:
-        kept = {name: _visible(channel, name) for name in case.app.amqp.queues}
+        kept = {name: _visible(channel, name) for name in names}
     differing = [
         f"{name}: VisibilityTimeout {seconds:g}"
         for name, seconds in kept.items()
@@ -403,10 +405,16 @@ def _sqs(case: Case, connection: Any, place: str) -> Iterator[Finding]:
 def _visible(channel: Any, queue: str) -> float | None:
     """For how many seconds nobody else sees a message of *queue*; ``None`` if it is not there."""
     name = channel.canonical_queue_name(queue)
+    predefined = channel.predefined_queues
+    if predefined and name not in predefined:
+        return None
     client = channel.sqs(queue=name)
-    predefined = channel.predefined_queues.get(name)
     try:
-        url = predefined["url"] if predefined else client.get_queue_url(QueueName=name)["QueueUrl"]
+        url = (
+            predefined[name]["url"]
+            if predefined
+            else client.get_queue_url(QueueName=name)["QueueUrl"]
+        )
         reply = client.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
     except client.exceptions.QueueDoesNotExist:
         return None
@@ -420,14 +428,19 @@ def _undeclared(case: Case, connection: Any, driver: str, place: str) -> Iterato
     """
     if case.read_only or driver not in _DECLARING:
         return
+    refused = [
+        f"{queue.name} beside {home} cannot be declared: {why}"
+        for home, queue in _beside(case).items()
+        if (why := _refusal(queue, connection))
+    ]
+    yield from judged(UNDECLARED, ("; ".join(refused), _DECLARING[driver]), place)
+
+
+def _beside(case: Case) -> Mapping[str, Any]:
+    """The queues for woken messages, by the name of the queue that each is beside."""
     woken = WokenQueues(case.app, enabled=case.settings.woken_queue)
     beside = {home.name: woken.beside(home) for home in list(case.app.amqp.queues.values())}
-    refused = {
-        home: f"{queue.name} beside {home} cannot be declared: {why}"
-        for home, queue in beside.items()
-        if queue is not None and (why := _refusal(queue, connection))
-    }
-    yield from judged(UNDECLARED, ("; ".join(refused.values()), _DECLARING[driver]), place)
+    return {home: queue for home, queue in beside.items() if queue is not None}
 
 
 def _refusal(queue: Any, connection: Any) -> str:

@@ -179,10 +179,13 @@ def _examine(app: Any, clock: Clock, read_only: bool) -> Iterator[Finding]:
 
 
 def _store(case: Case) -> Iterator[Finding]:
-    """A lock is tried where nothing else is broken: that would be found once more."""
+    """A lock is tried where nothing else is broken, unless that is waived: it may be the cause."""
     findings = list(asked("store", _configuration(case)))
     yield from findings
-    if not case.read_only and all(finding.severity != "broken" for finding in findings):
+    waived = case.settings.doctor_ignore
+    if not case.read_only and not any(
+        finding.severity == "broken" and finding.check not in waived for finding in findings
+    ):
         heard = "\n".join(finding.found for finding in findings)
         yield from asked("store", examine_lock(case, heard))
 

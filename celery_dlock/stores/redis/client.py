@@ -28,6 +28,7 @@ from redis.connection import parse_url
 from redis.exceptions import NoScriptError, RedisClusterException
 from redis.retry import Retry
 
+from celery_dlock.core.checks import quoted
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import Copies, servers_of
 from celery_dlock.stores.redis.scripts import Command, in_full, refused_command
@@ -303,7 +304,7 @@ def session_of(url: str, driver: Mapping[str, Any]) -> RedisSession:
 
 
 #: How Celery spells it in its own URLs, and redis-py.
-_CERT_REQS = {f"CERT_{name.upper()}": name for name in ("required", "optional", "none")}
+_CERT_REQS = tuple((f"CERT_{name.upper()}", name) for name in ("required", "optional", "none"))
 
 
 def spell_cert_reqs(options: dict[str, Any]) -> None:
@@ -312,15 +313,16 @@ def spell_cert_reqs(options: dict[str, Any]) -> None:
     Raises :exc:`~celery_dlock.errors.ConfigurationError` for a value that neither knows.
     """
     given = options.get("ssl_cert_reqs")
-    if not isinstance(given, str):
+    if given is None or isinstance(given, ssl.VerifyMode):
         return
-    spelled = _CERT_REQS.get(given, given)
-    if spelled not in _CERT_REQS.values():
-        raise ConfigurationError(
-            f"ssl_cert_reqs={given!r} of the lock store is none of {', '.join(_CERT_REQS)}, "
-            f"{', '.join(_CERT_REQS.values())}"
-        )
-    options["ssl_cert_reqs"] = spelled
+    for spellings in _CERT_REQS:
+        if given in spellings:
+            _, options["ssl_cert_reqs"] = spellings
+            return
+    known = ", ".join(name for spellings in _CERT_REQS for name in spellings)
+    raise ConfigurationError(
+        f"ssl_cert_reqs={quoted(given)}, for the lock store on Redis, is none of {known}"
+    )
 
 
 def trusts_anyone(options: Mapping[str, Any]) -> bool:
