@@ -98,7 +98,8 @@ def test_tls_is_spoken_with_a_server_that_shows_who_it_is(authority: Authority) 
 def test_a_server_of_an_unknown_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger")
     with speaking_tls(authority, authority.signs("server")) as (_, port):
-        for driver in ({}, {"ssl_ca_certs": str(stranger.file)}):
+        required = {"ssl_ca_certs": str(stranger.file), "ssl_cert_reqs": "CERT_REQUIRED"}
+        for driver in ({}, required):
             with pytest.raises(BackendUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
                 notes_at(f"rediss://127.0.0.1:{port}/0", **driver)
 
@@ -115,6 +116,7 @@ def test_a_certificate_for_another_host_is_refused_unless_names_are_not_checked(
         assert notes_at(url, ssl_check_hostname=False, **trusted) == {}
         assert notes_at(f"{url}?ssl_check_hostname=no", **trusted) == {}
         assert notes_at(url, ssl_cert_reqs="none") == {}
+        assert notes_at(f"{url}?ssl_cert_reqs=CERT_NONE") == {}
 
 
 def test_a_user_with_leave_asks_for_nothing_else(redis_server: RedisServer) -> None:
