@@ -29,10 +29,14 @@ def stale_holder() -> Callable[..., StaleHolder]:
 
 @pytest.fixture
 def dlock_in_memory() -> Iterator[Callable[[Any], ManualClock]]:
-    """``dlock_in_memory(app)``: until the test ends the app reaches no server of its settings."""
-    from celery_dlock.testing import in_memory
+    """Until the test ends no application reaches a server of its settings.
 
-    with ExitStack() as until_then:
+    ``dlock_in_memory(app)`` gives the clock of its locks.
+    """
+    from celery_dlock.testing import ManualClock, in_memory
+    from celery_dlock.testing.isolation import every_app_isolated
+
+    with every_app_isolated(ManualClock()), ExitStack() as until_then:
         yield lambda app: until_then.enter_context(in_memory(app))
 
 
@@ -46,15 +50,19 @@ def held_by_another() -> Callable[..., AbstractContextManager[Lease]]:
 
 @pytest.fixture
 def checked_lock_order() -> Iterator[Callable[[Any], None]]:
-    """``checked_lock_order(app)``: locks are nested in the order of all such tests before."""
-    from celery_dlock.testing import checked_lock_order
+    """Locks of each app are nested in the order of all such tests before.
 
-    with ExitStack() as until_then:
+    ``checked_lock_order(app)`` says so of one application.
+    """
+    from celery_dlock.testing import checked_lock_order
+    from celery_dlock.testing.project import every_lock_order_checked
+
+    with every_lock_order_checked(), ExitStack() as until_then:
         yield lambda app: until_then.enter_context(checked_lock_order(app))
 
 
 @pytest.fixture
-def inline_worker() -> Iterator[Callable[[Any], InlineWorker]]:
+def inline_worker(dlock_in_memory: object) -> Iterator[Callable[[Any], InlineWorker]]:
     """``inline_worker(app)``: it handles the next message when the test says ``deliver()``."""
     from celery_dlock.testing import inline_worker
 

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,6 +104,9 @@ class _ProcessRuntimes:
 
 _processes = PerProcess(_ProcessRuntimes)
 
+#: What tests have done with an application before this process uses its store or its settings.
+before_use: list[Callable[[Any], None]] = []
+
 
 def runtime(app: Any) -> Runtime:
     """The runtime of *app* in this process.
@@ -112,6 +115,8 @@ def runtime(app: Any) -> Runtime:
     not connect to the store.
     """
     app, process = real_app(app), _this_process()
+    for begin in before_use:
+        begin(app)
     kept = process.runtimes.get(app)
     if kept is not None:
         return kept
@@ -152,6 +157,8 @@ class _InMemory:
     pid: int
 
 
+ANOTHER_PROCESS = "the locks are in the memory of a test's process, and this is another process"
+
 #: The applications of which :func:`kept_in_memory` keeps the locks.
 _in_memory: WeakKeyDictionary[Celery, _InMemory] = WeakKeyDictionary()
 
@@ -182,6 +189,8 @@ def settings_of(app: Any) -> Settings:
     Raises :exc:`~celery_dlock.ConfigurationError` when they are wrong.
     """
     app = real_app(app)
+    for begin in before_use:
+        begin(app)
     if app not in _in_memory:
         return Settings.from_conf(app.conf)
     settings = Settings.from_conf(app.conf, url="memory://")
@@ -208,9 +217,7 @@ def _build(app: Celery) -> Runtime:
     settings = settings_of(app)
     if memory := _in_memory.get(app):
         if memory.pid != os.getpid():
-            raise ConfigurationError(
-                "the locks are in the memory of a test's process, and this is another process"
-            )
+            raise ConfigurationError(ANOTHER_PROCESS)
         return _runtime(app, settings, memory.options, memory.backend)
     options = settings.options
     if not lease_per_task(backend_class(settings.url)):

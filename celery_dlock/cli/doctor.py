@@ -28,15 +28,21 @@ STYLES: dict[Severity, str] = {"broken": "bold red", "weak": "yellow", "unknown"
     show_default=True,
     help="Exit with 1 for a finding this bad or worse, unless it is waived.",
 )
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Only look: take no lock, and declare no queue at the broker.",
+)
 @for_programs
 @click.pass_context
-def doctor(ctx: click.Context, *, fail_on: Severity, for_programs: bool) -> None:
+def doctor(ctx: click.Context, *, fail_on: Severity, read_only: bool, for_programs: bool) -> None:
     """Check the configuration of store, broker and tasks: what breaks a promise, what fixes it.
 
-    Changes nothing. Findings that dlock_doctor_ignore waives are shown with their reason and do
+    Takes and releases locks of its own, and declares the queues for woken messages, as a worker
+    does. Findings that dlock_doctor_ignore waives are shown with their reason and do
     not fail.
     """
-    findings = examine(ctx.obj.app)
+    findings = examine(ctx.obj.app, read_only=read_only)
     if for_programs:
         click.echo(as_json({"findings": [asdict(finding) for finding in findings]}))
     else:

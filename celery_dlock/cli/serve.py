@@ -33,9 +33,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     type=click.IntRange(1, 65535),
     help="The port to listen on.",
 )
-@click.option(
-    "--writable", is_flag=True, help="Allow release, cancel, replay and discard, after signing in."
-)
+@click.option("--writable", is_flag=True, help="Allow the actions of the page, after signing in.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

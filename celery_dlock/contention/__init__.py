@@ -15,6 +15,7 @@ from celery_dlock.contention.base import (
     replaces_running,
 )
 from celery_dlock.contention.policies import (
+    COMES_BACK,
     GRACE,
     Fail,
     PolicyName,
@@ -28,6 +29,7 @@ from celery_dlock.contention.policies import (
 )
 
 __all__ = [
+    "COMES_BACK",
     "GRACE",
     "Complete",
     "Contention",

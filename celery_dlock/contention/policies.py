@@ -54,6 +54,9 @@ class Skip:
     *then* is for a chain. ``"stop"`` ends the chain: its later tasks do not run, and complete with
     the same result. ``"continue"`` goes on with the result of the skip. A chord counts a skipped
     task as done in both cases.
+
+    A task of which a run has failed, or lost its lock, is not skipped. It comes back as with
+    :class:`Reschedule`.
     """
 
     then: Literal["stop", "continue"] = "stop"
@@ -119,6 +122,11 @@ class Reschedule:
         return self.backoff.ceiling(attempt) + GRACE
 
 
+#: For a task that has begun, whatever its policy does with others: it is tried again, and fails if
+#: that takes too long.
+COMES_BACK = Reschedule()
+
+
 def timed_out(contention: Contention) -> LockTimeout:
     """The error of a task that has waited for long enough."""
     holder = contention.holder
@@ -163,8 +171,8 @@ class Queue:
 
     At most *max_waiting* messages wait for a key. *overflow* says what happens then: the new task
     fails (``"fail"``), the new task ends as skipped (``"drop_newest"``), or the first waiting call
-    of the same task does (``"drop_oldest"``). A task that waited too long fails with
-    :exc:`~celery_dlock.LockTimeout`.
+    of the same task does (``"drop_oldest"``). With the first two a retry waits all the same. A task
+    that waited too long fails with :exc:`~celery_dlock.LockTimeout`.
 
     *ordered* says when a task takes its place: when a worker first sees it (``"arrival"``), or when
     it is published (``"publish"``). The latter needs the task definition and the store where the

@@ -19,6 +19,14 @@ from celery_dlock.errors import ConfigurationError
 #: What says how many may hold a key: it is called as the body of the task is.
 LimitFunction = Callable[..., int]
 
+#: The largest limit. Every store keeps such a number exactly, in Lua as well, and one operation
+#: loads all that hold the key.
+LARGEST_LIMIT = 1_000_000
+
+
+class LimitUnknown(ConfigurationError):
+    """A function does not say the limit of a key: it raised, or what it returned is no limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -84,9 +92,10 @@ class Access:
 
 def checked_limit(limit: object, source: str) -> int:
     """*limit*, which comes from the *source*. Raises :exc:`~celery_dlock.ConfigurationError`."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ConfigurationError(f"{source} is a number from 1 up, got {quoted(limit)}")
-    return limit
+    if isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= LARGEST_LIMIT:
+        return int(limit)
+    numbers = f"a number from 1 to {LARGEST_LIMIT:,}"
+    raise ConfigurationError(f"{source} is {numbers}, got {quoted(limit)}")
 
 
 def entries(wanted: Wanted | Sequence[Wanted], options: KeyOptions) -> list[tuple[Key, Access]]:

@@ -15,6 +15,7 @@ import dataclasses
 import inspect
 import re
 import string
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import BoundArguments, Parameter, Signature
@@ -293,10 +294,23 @@ def _compile_field(field: str, extra: str | None, signature: Signature) -> _Fiel
     return _Field.compile(field, signature)
 
 
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """The parameters of *function*, whose annotations are text where Python would evaluate them.
+
+    Python 3.14 does so by default, and types that only checkers import have no value. Raises as
+    :func:`inspect.signature` does.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
+    return inspect.signature(function)
+
+
 def check_callable(label: str, function: Callable[..., Any], signature: Signature) -> None:
     """Refuse a callable that no call of the task would fit."""
     try:
-        accepts = inspect.signature(function)
+        accepts = signature_of(function)
     except (TypeError, ValueError):
         return  # a builtin that does not tell
     kinds = {name: p.kind for name, p in signature.parameters.items()}

@@ -111,6 +111,7 @@ class Abort:
             if term.lost:
                 self.strike(term.key, term.lost)
         call.below, call.frame = thread.top, inspect.currentframe()
+        __tracebackhide__ = True
         try:
             try:
                 thread.move(call)

@@ -42,8 +42,12 @@ from celery_dlock.messages.countdown import longest_countdown
 
 logger = logging.getLogger("celery_dlock")
 
-#: Where an exception says that it is told without a traceback.
-_MARK = "dlock_brief"
+#: Where an exception says that its delivery ended before the body. It is told without a traceback,
+#: and tools for errors may look at it.
+_BEFORE_BODY = "dlock_before_body"
+
+#: Where one says that the lock store has the message now.
+_PARKED = "dlock_parked"
 
 #: Where a request says that what became of it has been logged.
 _LOGGED = "dlock_logged"
@@ -70,7 +74,9 @@ def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
                 execution.hold.owe(())
             raise plan.error
         case Gone():
-            raise Ignore(plan.reason)
+            gone = Ignore(plan.reason)
+            setattr(gone, _PARKED, plan.parked)
+            raise gone
         case Resend():
             _resend(execution, plan)
         case Repeat(error=error):
@@ -113,9 +119,14 @@ def _resend(execution: Execution, plan: Resend) -> NoReturn:
 
 
 def without_traceback(end: TaskPredicate) -> TaskPredicate:
-    """*end* of a delivery, as the main process is to read it."""
-    setattr(end, _MARK, True)
+    """*end* of a delivery before its body, as the main process is to read it."""
+    setattr(end, _BEFORE_BODY, True)
     return end.with_traceback(None)
+
+
+def is_parked(end: BaseException) -> bool:
+    """Whether the message of a delivery that has ended with *end* waits in the lock store."""
+    return getattr(end, _PARKED, False)
 
 
 def says_more(record: logging.LogRecord) -> bool:
@@ -132,7 +143,7 @@ class BriefExceptionInfo(ExceptionInfo):  # type: ignore[misc]
 
     def __init__(self, exc_info: Any = None, internal: bool = False) -> None:
         kind, exception, _ = exc_info or cast("Any", sys.exc_info())
-        if not getattr(exception, _MARK, False):
+        if not getattr(exception, _BEFORE_BODY, False):
             super().__init__(exc_info, internal)
             return
         self.type, self.internal = kind, internal

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 from celery.app.task import Context
+from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import Policy, Queueing, patience, queueing
+from celery_dlock.contention import COMES_BACK, Policy, Queueing, patience, queueing
 from celery_dlock.core.access import Keys
 from celery_dlock.core.events import Subject, TooLarge
 from celery_dlock.core.lease import SECOND, Lease
@@ -51,8 +52,9 @@ class Execution:
     ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``queueing`` what it asks
     of the queue, if it waits there. It ``is_marked`` if it is of a unique or debounced call, as its
     message says. ``final`` says that its task has ended, whatever Celery says of this delivery.
-    ``next_id`` is the task of its chain for which its keys are to be kept, and ``successor`` says
-    that this is published.
+    It ``ends_itself`` if a function for a limit has raised what tells Celery so. ``next_id`` is the
+    task of its chain for which its keys are to be kept, and ``successor`` says that this is
+    published.
     """
 
     task: TaskWithLock
@@ -71,6 +73,7 @@ class Execution:
     is_marked: bool
     unique: UniqueRun | None = None
     final: bool = False
+    ends_itself: bool = False
     body_ended: bool = False
     next_id: str | None = None
     successor: Successor | None = None
@@ -130,11 +133,12 @@ class Execution:
         return execution
 
     def ask_limits(self) -> None:
-        """Ask the functions that say how many may hold its keys; what they raise fails the task."""
+        """Ask the functions that say how many may hold its keys. Raises as they do."""
         try:
             self.keys = self.task.lock_definition.limited(self.keys, self.args, self.kwargs)
-        except BaseException:
+        except BaseException as exc:
             self.hold.owe_too(self.turns())  # its keys may be reserved for it
+            self.ends_itself = isinstance(exc, TaskPredicate)
             raise
 
     def turns(self) -> list[Claim]:
@@ -179,6 +183,11 @@ class Execution:
         return not (before or again)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a run of its task has failed, or lost its lock: another one is owed to it."""
+        return bool(self.request.retries or self.history.lost)
+
+    @property
     def reserved(self) -> tuple[str, ...]:
         """The keys that may be kept for it: by its attempt before, or by the step before."""
         return reserved_for(self.task, vars(self.request), self.keys)
@@ -199,6 +208,8 @@ class Execution:
         definition = self.task.lock_definition
         eager, attempt = bool(self.request.is_eager), self.history.task
         keeps = 0.0 if eager else patience(self.policy, self.history.waits)
+        if self.has_begun and not eager:
+            keeps = keeps or patience(COMES_BACK, self.history.waits)
         trouble = comes_back_within(self.history) if self.queueing else 0.0
         remembers = self.runtime.done_ttl(queues=bool(self.queueing or self.history.key))
         terms: dict[str, Any] = {
@@ -213,7 +224,7 @@ class Execution:
         }
         if self.queueing:
             wait = WaitMode.LOOK if look else WaitMode.QUEUE
-            terms |= queued(self.queueing, wait, first=self.is_first)
+            terms |= queued(self.queueing, wait, first=self.is_first, begun=self.has_begun)
         return claims_of(self.keys, terms)
 
     def message(self) -> bytes | None:
@@ -267,6 +278,7 @@ class Execution:
         make_current(lease, self.runtime.backend)
         kwargs = definition.injected(self.kwargs, lease)
         lease.check()  # it may have stood still since it asked
+        __tracebackhide__ = True
         try:
             if abort is None:
                 return body(*self.args, **kwargs)

@@ -81,7 +81,7 @@ def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retv
     """Update its claim before the lock is released: the next one to come looks at the claim."""
     if isinstance(retval, Retry):
         due = time.time() + seconds_until(execution.task.app, retval.when or 0)
-        if execution.hold.lease is None:  # ours: the same attempt comes again
+        if _comes_back(execution, retval):  # the same attempt
             unique.waits(due=due)
         else:
             unique.retries(identity_of_next(identity(execution.request)), due)
@@ -93,7 +93,7 @@ def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retv
 
 def _comes_back(execution: Execution, retval: Any) -> bool:
     """Whether only this delivery has ended: its task is published again, or waits in the store."""
-    refused = execution.hold.lease is None and not execution.final
+    refused = execution.hold.lease is None and not (execution.final or execution.ends_itself)
     return isinstance(retval, TaskPredicate) and refused
 
 

@@ -21,6 +21,7 @@ from celery_dlock.contention import (
     skipped,
 )
 from celery_dlock.core import events
+from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
@@ -36,6 +37,7 @@ from celery_dlock.core.state import (
     Same,
     task_id_of,
 )
+from celery_dlock.core.turns import WAKE_AGAIN_FIRST
 from celery_dlock.errors import (
     BackendUnavailable,
     LockContended,
@@ -110,10 +112,11 @@ class FailWith:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The delivery ends, and its task does not: it waits elsewhere, or is a duplicate."""
+    """The delivery ends, and its task does not: it is a duplicate, or ``parked``, or both."""
 
     reason: str
     event: events.Event | None = None
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +179,7 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
             )
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
-            dropped = events.Dropped(subject, key, reason, facts.repeated)
-            return Gone(f"a duplicate of a task that is already {reason}", dropped)
+            return _dropped(facts, refused, reason)
         case Same(holder=holder, left=left):
             if facts.eager:
                 return FailWith(refused.error)
@@ -189,13 +191,25 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
             assert decision is not None
             return _decided(facts, refused.error, holder, decision)
         case Park() as parked:
-            return Gone(f"waits for {key} in the lock store", waits_behind(subject, key, parked))
+            event = waits_behind(subject, key, parked)
+            return Gone(f"waits for {key} in the lock store", event, parked=True)
         case End(ending=Ending.DROPPED, by=newer) if newer:
             return replaced(facts, key, task_id_of(newer))
         case End(ending=ending):
             return _ended(facts, key, ending)
         case _:
             assert_never(refused.verdict)
+
+
+def _dropped(facts: Facts, refused: Refused, reason: Reason) -> Gone:
+    """A duplicate; or the task itself, which was woken and keeps its turn."""
+    subject, why = facts.subject, refused.because
+    if why is not None and reason is Reason.WAITING:
+        later = events.Rescheduled(subject, str(why), WAKE_AGAIN_FIRST / SECOND)
+        return Gone(f"keeps its turn in the lock store: {why}", later, parked=True)
+    event = events.Dropped(subject, refused.claim.key, reason, facts.repeated)
+    reads = f"a duplicate of a task that is already {reason}"
+    return Gone(reads, event, parked=reason is Reason.WAITING)
 
 
 def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Parked:
@@ -322,11 +336,21 @@ def unanswered(facts: Facts, error: BackendUnavailable, random: Random, *, fails
     event = events.Unavailable(facts.subject, str(error))
     if facts.eager or fails:
         return FailWith(error, event, gives_back=facts.queues)
+    return _put_off(facts, error, random, event)
+
+
+def limit_unknown(facts: Facts, error: LimitUnknown, random: Random) -> Plan:
+    """A function does not say a limit: the message waits in the broker until it does."""
+    return FailWith(error) if facts.eager else _put_off(facts, error, random)
+
+
+def _put_off(
+    facts: Facts, error: Exception, random: Random, event: events.Event | None = None
+) -> Resend:
     past = facts.history
     countdown = _AFTER_TROUBLE.delay(past.unavailable, random)
-    return Resend(
-        countdown, replace(past, unavailable=past.unavailable + 1), str(error), error, event
-    )
+    past = replace(past, unavailable=past.unavailable + 1)
+    return Resend(countdown, past, str(error), error, event)
 
 
 def comes_back_within(history: History) -> float:
@@ -350,7 +374,7 @@ def repeated(
 ) -> Plan:
     """The lock was given back; *carried* is whether somebody else has the message by now."""
     if carried and facts.queues:
-        return Gone(f"{error}; the lock store has its message")
+        return Gone(f"{error}; the lock store has its message", parked=True)
     past = facts.history
     # Also when another delivery is running: on some brokers (Redis) it is the same message to
     # acknowledge, so this one could take away the only copy that survives the other's worker.

@@ -24,6 +24,7 @@ from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.states import READY_STATES
 
+from celery_dlock.core.access import LimitUnknown
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.headers import RETRY_STORED
@@ -78,7 +79,8 @@ def store_retry(execution: Execution, error: BaseException) -> None:
     if request.is_eager or (_ignores_result(execution) and not task.store_errors_even_if_ignored):
         return
     try:
-        if not (isinstance(error, BackendUnavailable) and _is_final(task, request.id)):
+        unasked = isinstance(error, BackendUnavailable | LimitUnknown)
+        if not (unasked and _is_final(task, request.id)):
             trace = "".join(format_exception(error))
             task.backend.mark_as_retry(request.id, error, trace, request=request)
     except Exception:  # Celery will try it, too

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from celery.app.task import Context
 from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import Complete, Decision, GiveUp, Queueing, WaitHere
+from celery_dlock.contention import COMES_BACK, Complete, Decision, GiveUp, Queueing, WaitHere
+from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.events import Contended
@@ -41,13 +42,14 @@ from celery_dlock.delivery.plan import (
     contention,
     duplicate,
     left_over,
+    limit_unknown,
     lost,
     plan,
     replaced,
     too_early,
     unanswered,
 )
-from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
+from celery_dlock.delivery.result_state import asks_before_queueing, store_parked, store_retry
 from celery_dlock.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -57,6 +59,7 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.hold_periods import time_on_hold
 from celery_dlock.locks.refused import Refused
+from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.messages.headers import HISTORY, predecessor
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery
@@ -65,6 +68,9 @@ logger = logging.getLogger("celery_dlock")
 
 #: Tasks whose order was said to be another than it should be.
 _noted: set[str] = set()
+
+#: The warnings that a limit is not known, by task.
+_limits_unknown: dict[str, ThrottledWarning] = {}
 
 #: Noted of a delivery of which the main process wants to hear.
 FOLLOWED = "followed"
@@ -82,6 +88,7 @@ def deliver(task: Any, request: Context, args: tuple[Any, ...], kwargs: dict[str
     lease = take(execution)
     if not isinstance(lease, Lease):
         return lease
+    __tracebackhide__ = True
     try:
         return execution.run(task.lock_body, lease)
     except (LockLost, StaleFencingToken) as exc:
@@ -250,8 +257,6 @@ def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:
 def _answer(execution: Execution) -> Lease | Refused | Plan:
     """The store's answer; a plan if it gives none, or if the task is unique and another lives."""
     unique = execution.unique
-    if execution.task.lock_definition.asks_limits:
-        execution.ask_limits()
     try:
         if unique is None:
             return _ask(execution)
@@ -267,10 +272,61 @@ def _answer(execution: Execution) -> Lease | Refused | Plan:
     except BackendUnavailable as exc:
         fails = execution.runtime.settings.on_unavailable == "fail"
         return unanswered(execution.facts(), exc, CHANCE.random, fails=fails)
+    except LimitUnknown as exc:
+        return limit_unknown(execution.facts(), exc, CHANCE.random)
     return _duplicate_of(execution, living)
 
 
 def _ask(execution: Execution) -> Lease | Refused:
+    """Ask for the keys of the task, and before that for their limits. Raises as both do."""
+    refused = _ask_limits(execution) if execution.task.lock_definition.asks_limits else None
+    return _ask_store(execution) if refused is None else refused
+
+
+def _ask_limits(execution: Execution) -> Refused | None:
+    """Ask the functions that say how many may hold its keys.
+
+    The refusal of a task that was woken, where one does not say it: with another one it raises
+    :exc:`LimitUnknown`.
+    """
+    try:
+        execution.ask_limits()
+    except LimitUnknown as unknown:
+        name, woken = execution.task.name, execution.history.key
+        warning = _limits_unknown.setdefault(name, ThrottledWarning(own=True))
+        warning.warn("%s; the task waits until it says it", unknown, exc_info=unknown.__cause__)
+        if woken is None:
+            raise
+        return _ends_at(execution, woken) or _keep_turn(execution, woken, unknown)
+    return None
+
+
+def _keep_turn(execution: Execution, woken: str, unknown: LimitUnknown) -> Refused:
+    """Make sure that the store has the message of the task: it wakes it again, later each time.
+
+    The turn is kept, for the next task would only ask in vain as well. What it has stays owed: it
+    goes if the delivery fails meanwhile.
+    """
+    process, entry = execution.runtime, execution.entry
+    assert entry is not None  # for it was woken
+    turn = next((c for c in execution.claim() if c.key == woken), execution.turn_at(woken))
+    turn = replace(turn, wait=WaitMode.ENQUEUE, max_waiting=0)
+    store_retry(execution, unknown)
+    reply = process.backend.enter(turn, entry.encode({HISTORY: execution.history.header()}))
+    process.wake(reply.wakes)
+    assert not isinstance(reply.verdict, Run)
+    return Refused(turn, reply.verdict, unknown)
+
+
+def _ends_at(execution: Execution, woken: str) -> Refused | None:
+    """The refusal of a task that was *woken* to end."""
+    turn = execution.turn_at(woken)
+    (state,) = execution.runtime.backend.look([woken])
+    ending = next((grant.ending for grant in state.grants if grant.task == turn.task), None)
+    return None if ending is None else Refused(turn, End(ending))
+
+
+def _ask_store(execution: Execution) -> Lease | Refused:
     """Ask the store for the keys of the task, unless its message is waited for elsewhere."""
     hold, keys, woken = execution.hold, execution.keys, execution.history.key
     newer_at, turn = execution.newer_at, None
@@ -279,11 +335,9 @@ def _ask(execution: Execution) -> Lease | Refused:
     if woken is not None and woken not in keys.all:
         # It was debounced there; or the template has changed since it was parked. Until its own key
         # has answered the message stays where it was woken: then the turn there is given back.
+        if (ends := _ends_at(execution, woken)) is not None:
+            return hold.refused(ends)
         turn, woken = execution.turn_at(woken), None
-        (state,) = execution.runtime.backend.look([turn.key])
-        ending = next((grant.ending for grant in state.grants if grant.task == turn.task), None)
-        if ending is not None:
-            return hold.refused(Refused(turn, End(ending)))
     max_hold, answer, queueing = execution.max_hold(), None, execution.queueing
     reserved = execution.reserved
     if queueing is not None and woken is None and _looks_first(execution, queueing):
@@ -354,8 +408,9 @@ def _decision(
 ) -> Decision | None:
     """What the policy decides; ``None`` where the store's answer does.
 
-    A policy of a project's own that breaks gives up with its error. The *first* refusal of a
-    delivery is an event.
+    A policy of a project's own that breaks gives up with its error. A task of which a run has
+    failed is not skipped, or its failure would be gone. The *first* refusal of a delivery is an
+    event.
     """
     question = contention(facts, refused)
     if question is None:
@@ -376,6 +431,8 @@ def _decision(
         decision: object = policy.decide(question)
     except Exception as exc:
         return GiveUp(exc)
+    if isinstance(decision, Complete) and execution.has_begun:
+        return COMES_BACK.decide(question)
     if isinstance(decision, Decision):
         return decision
     return GiveUp(

@@ -8,8 +8,8 @@ would see a lock until the commit, and a rollback would undo it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -17,25 +17,57 @@ from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.signals import connection_created
 from psycopg.pq import Conninfo
 
-from celery_dlock.errors import ConfigurationError
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
-from celery_dlock.stores.postgresql.connection import Connections, address_of
-from celery_dlock.stores.postgresql.schema import prepare
+from celery_dlock.stores.postgresql.connection import Address, Connections, address_of
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
+
+
+def address_of_alias(url: str, driver: Mapping[str, Any]) -> Address:
+    """The address by Django's settings and the options *driver*.
+
+    The engine is asked, which may have a new password each time. Raises what
+    :func:`~celery_dlock.stores.postgresql.connection.address_of` does.
+    """
+    alias = url.partition("://")[2]
+    try:
+        parameters = _database(alias).get_connection_params()
+    except ConfigurationError:
+        raise
+    except ImproperlyConfigured as exc:
+        raise ConfigurationError(f"django:// needs the settings of Django: {exc}") from exc
+    except Exception as exc:  # an engine asks whoever it likes for a password
+        raise BackendUnavailable(
+            f"the engine of django://{alias} does not say how to connect: {exc}"
+        ) from exc
+    names = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    options = {name: value for name, value in parameters.items() if name in names}
+    return address_of("", {**options, **driver})
+
+
+def _database(alias: str) -> Any:
+    if alias not in connections:
+        raise ConfigurationError(
+            "django:// is followed by an alias of DATABASES, of which there "
+            + (f"is {', '.join(connections)}" if list(connections) else "is none")
+        )
+    database = connections[alias]
+    if database.vendor != "postgresql":
+        raise ConfigurationError(
+            f"django://{alias} needs PostgreSQL, and that database is {database.vendor}: on "
+            "one machine, or for tests, name a file of its own, as sqlite:///dlock.db"
+        )
+    return database
 
 
 class DjangoBackend(PostgresqlBackend):
     """``django://alias``: the database ``DATABASES[alias]``, which has to be PostgreSQL."""
 
-    @classmethod
-    def from_url(cls, url: str, options: BackendOptions) -> Self:
-        def connect() -> Connections:
-            return Connections(*address_of_alias(url, options.driver), prepare)
+    _address_of = staticmethod(address_of_alias)
 
-        address_of_alias(url, options.driver)  # a wrong one is refused before the first lock
-        backend = cls(connect, options)
-        connection_created.connect(backend._on_connection)
-        return backend
+    def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
+        super().__init__(connect, options)
+        connection_created.connect(self._on_connection)
 
     def _on_connection(self, connection: Any, **_: object) -> None:
         """Leave the database when Django connects to none, which it does to make or drop one.
@@ -45,29 +77,3 @@ class DjangoBackend(PostgresqlBackend):
         """
         if connection.alias == NO_DB_ALIAS and (left := self._connections.take()) is not None:
             left.close()
-
-
-def address_of_alias(url: str, driver: Mapping[str, Any]) -> tuple[str, str]:
-    """Where libpq connects to, by Django's settings and the options *driver*; the same for people.
-
-    Raises :exc:`~celery_dlock.errors.ConfigurationError`.
-    """
-    alias = url.partition("://")[2]
-    try:
-        if alias not in connections:
-            raise ConfigurationError(
-                "django:// is followed by an alias of DATABASES, of which there "
-                + (f"is {', '.join(connections)}" if list(connections) else "is none")
-            )
-        database = connections[alias]
-        if database.vendor != "postgresql":
-            raise ConfigurationError(
-                f"django://{alias} needs PostgreSQL, and that database is {database.vendor}: on "
-                "one machine, or for tests, name a file of its own, as sqlite:///dlock.db"
-            )
-        parameters = database.get_connection_params()
-    except ImproperlyConfigured as exc:
-        raise ConfigurationError(f"django:// needs the settings of Django: {exc}") from exc
-    names = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    options = {name: value for name, value in parameters.items() if name in names}
-    return address_of("", {**options, **driver})

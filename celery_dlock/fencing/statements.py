@@ -91,15 +91,28 @@ SQLITE = Dialect(
     is_missing_table=lambda exc: str(exc).startswith("no such table: "),
 )
 
+
+def _unless_found(table: str, columns: str) -> str:
+    """A schema that is made later, and comes earlier in search_path, gets no second table."""
+    return (
+        f"DO $$ BEGIN IF to_regclass('{table}') IS NULL THEN "
+        f"CREATE TABLE IF NOT EXISTS {table} ({columns}); END IF; END $$"
+    )
+
+
 POSTGRESQL = Dialect(
     schema=(
-        f"CREATE TABLE IF NOT EXISTS {FENCE_TABLE} ("
-        'resource TEXT COLLATE "C" NOT NULL PRIMARY KEY, token BIGINT NOT NULL, '
-        'owner TEXT COLLATE "C" NOT NULL)',
-        f"CREATE TABLE IF NOT EXISTS {ONCE_TABLE} ("
-        'resource TEXT COLLATE "C" NOT NULL, effect_id TEXT COLLATE "C" NOT NULL, '
-        "claimed_at TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP, "
-        "PRIMARY KEY (resource, effect_id))",
+        _unless_found(
+            FENCE_TABLE,
+            'resource TEXT COLLATE "C" NOT NULL PRIMARY KEY, token BIGINT NOT NULL, '
+            'owner TEXT COLLATE "C" NOT NULL',
+        ),
+        _unless_found(
+            ONCE_TABLE,
+            'resource TEXT COLLATE "C" NOT NULL, effect_id TEXT COLLATE "C" NOT NULL, '
+            "claimed_at TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP, "
+            "PRIMARY KEY (resource, effect_id)",
+        ),
     ),
     raise_=_RAISE,
     claim=_CLAIM,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, Unpack, get_args
 
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded, TaskPredicate
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import (
@@ -24,6 +24,7 @@ from celery_dlock.core.access import (
     KeyOptions,
     Keys,
     LimitFunction,
+    LimitUnknown,
     Wanted,
     check_alike,
     checked_limit,
@@ -31,7 +32,7 @@ from celery_dlock.core.access import (
 )
 from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key, KeyTemplate, check_callable, label_of
+from celery_dlock.core.keys import Key, KeyTemplate, check_callable, label_of, signature_of
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique, Until
@@ -43,6 +44,9 @@ from celery_dlock.locks.unique import Debouncing, Uniqueness
 #: Makes dicts of the models among the arguments of a call, for a task with ``pydantic=True``. It is
 #: Celery's, since Celery 5.7.
 Dump = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]]
+
+#: What a function for a limit may raise to end its task itself, as a body does.
+_ENDS = (TaskPredicate, MaxRetriesExceededError, SoftTimeLimitExceeded)
 
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]
@@ -121,7 +125,7 @@ class Definition:
         Raises :exc:`~celery_dlock.ConfigurationError` that says what is wrong and where.
         """
         try:
-            signature, injects = _split(inspect.signature(run), bound=bound)
+            signature, injects = _split(signature_of(run), bound=bound)
             template, access = _template(key, signature, name, options)
             if "fencing_token" in injects:
                 _check_one_token(access)
@@ -167,7 +171,7 @@ class Definition:
     def limited(self, keys: Keys, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """*keys* of a call with the limits that functions say of it now.
 
-        Raises :exc:`~celery_dlock.ConfigurationError`, also for what a function raises.
+        Raises :exc:`LimitUnknown`, and what a function raises to end the task.
         """
         if not self.asks_limits:
             return keys
@@ -177,12 +181,15 @@ class Definition:
             source = f"task {self.template.name}: what {label_of(function)}() says for {key!r}"
             try:
                 limit = function(*call.args, **call.kwargs)
-            except SoftTimeLimitExceeded:
+            except _ENDS:
                 raise
             except Exception as exc:
-                error = f"{source} is no limit: it raised {type(exc).__name__}: {exc}"
-                raise ConfigurationError(error) from exc
-            return checked_limit(limit, source)
+                error = f"{source} is not known: it raised {type(exc).__name__}: {exc}"
+                raise LimitUnknown(error) from exc
+            try:
+                return checked_limit(limit, source)
+            except ConfigurationError as exc:
+                raise LimitUnknown(str(exc)) from None
 
         return keys.limited(ask)
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -99,8 +100,24 @@ def watch(app: Any) -> LockOrder:
     return _watched.setdefault(app, LockOrder())
 
 
+#: One for each block of :func:`all_watched`.
+_all: list[None] = []
+
+
+@contextmanager
+def all_watched() -> Iterator[Callable[[], Collection[LockOrder]]]:
+    """In the block each application is watched. Gives what lists the orders of those that are."""
+    _all.append(None)
+    try:
+        yield lambda: list(_watched.values())
+    finally:
+        _all.pop()
+
+
 def asked(app: Any, store: object, keys: Iterable[str]) -> None:
     """The running code asks for *keys* of *store*, and waits for them."""
+    if _all:
+        watch(app)
     if _watched and (order := _watched.get(app)):
         order.asked(app, held_keys(store), keys)
 

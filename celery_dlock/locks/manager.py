@@ -33,7 +33,7 @@ from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnDoubt, OnLost
 from celery_dlock.locks.other_keys import OtherKeys, Request
 from celery_dlock.locks.pending_releases import PendingReleases
 from celery_dlock.locks.refused import Refused
-from celery_dlock.stores.base import Trait
+from celery_dlock.stores.base import InUse, Trait
 
 if TYPE_CHECKING:
     from celery_dlock.stores.base import LockBackend, Reply, Wake
@@ -125,7 +125,11 @@ class LockManager:
         try:
             for claim in claims:
                 sent_at = self._monotonic()
-                verdict = self._ask(claim, None if callable(message) else message, request)
+                sent = None if callable(message) else message
+                verdict = self._ask(claim, sent, request)
+                if isinstance(verdict, Busy) and self._pending_releases.hurry(claim.key):
+                    sent_at = self._monotonic()
+                    verdict = self._ask(claim, sent, request)
                 if not isinstance(verdict, Run):
                     taken = [term.claim for term in terms]
                     return self._other_keys.settle(request, taken, Refused(claim, verdict))
@@ -209,7 +213,7 @@ class LockManager:
             except BackendUnavailable as exc:
                 failed = exc
                 ends = outcome in (Outcome.DONE, Outcome.OVER)
-                self._release_later(claim, outcome if ends else Outcome.UNUSED)
+                self._release_later(claim, outcome if ends else Outcome.UNUSED, exc)
                 continue
             if term is first or not claim.has_message:
                 carried = carried and verdict.carried
@@ -246,7 +250,7 @@ class LockManager:
         except BackendUnavailable as exc:
             logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
             if outcome is Outcome.DONE:
-                self._release_later(claim, outcome)
+                self._release_later(claim, outcome, exc)
             return False
 
     def _take_back_unheard(
@@ -280,11 +284,14 @@ class LockManager:
             self._wake(reply.wakes)
         return reply.verdict
 
-    def _release_later(self, claim: Claim, outcome: Outcome) -> None:
+    def _release_later(self, claim: Claim, outcome: Outcome, error: BackendUnavailable) -> None:
+        if isinstance(error, InUse):  # nothing is wrong with the store, so nobody else says it
+            logger.warning("%s", error)
+
         def release() -> None:
             self._verdict(self._backend.leave(replace(claim, again=True), outcome))
 
-        self.tell_later(f"{claim.task} is {outcome}", release)
+        self._pending_releases.retry(f"{claim.task} is {outcome}", release, claim.key)
 
     def tell_later(self, what: str, tell: Callable[[], object]) -> None:
         """Call *tell* in the background, again until the store has heard *what* has ended."""

@@ -26,11 +26,12 @@ class Refused:
     """The key that was not to be had, and why. Nothing is held.
 
     Keys that are ``unreserved`` were kept for the task until now: it would have waited for one that
-    waits for them.
+    waits for them. ``because`` is the error that has kept the task from asking for the key.
     """
 
     claim: Claim
     verdict: Refusal
+    because: Exception | None = None
     unreserved: tuple[str, ...] = ()
 
     @property

@@ -30,15 +30,15 @@ def speak_for_children() -> None:
     _Spokesman.pid = os.getpid()
 
 
-def _level() -> int:
-    return logging.WARNING if _Spokesman.pid in (0, os.getpid()) else logging.DEBUG
-
-
 class ThrottledWarning:
-    """One trouble; the text of the warning may differ from one time to the next."""
+    """One trouble; the text of the warning may differ from one time to the next.
 
-    def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
+    Of one that is a child's *own* the main process knows nothing: then the child warns.
+    """
+
+    def __init__(self, monotonic: Monotonic = time.monotonic, *, own: bool = False) -> None:
         self._monotonic = monotonic
+        self._own = own
         self._began = self._silent_until = -math.inf
 
     def warn(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
@@ -48,11 +48,15 @@ class ThrottledWarning:
             self._began = now
         if now >= self._silent_until:
             self._silent_until = now + REPEAT_AFTER
-            logger.log(_level(), message, *args, exc_info=exc_info)
+            logger.log(self._level(), message, *args, exc_info=exc_info)
 
     def resolved(self, message: str) -> None:
         """It is not there, or no more: a warning as well, with the seconds that it lasted."""
         if not math.isinf(self._began):
             lasted = self._monotonic() - self._began
-            logger.log(_level(), "%s, after %.0f s", message, lasted)
+            logger.log(self._level(), "%s, after %.0f s", message, lasted)
             self._began = self._silent_until = -math.inf
+
+    def _level(self) -> int:
+        speaks = self._own or _Spokesman.pid in (0, os.getpid())
+        return logging.WARNING if speaks else logging.DEBUG

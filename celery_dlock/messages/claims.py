@@ -45,16 +45,20 @@ def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> 
     return Claim(key, mode=access.mode, limit=access.limit, **how, **terms)
 
 
-def queued(queueing: Queueing, wait: WaitMode, *, first: bool) -> dict[str, Any]:
+def queued(
+    queueing: Queueing, wait: WaitMode, *, first: bool, begun: bool = False
+) -> dict[str, Any]:
     """The terms of a claim in the queue of its key, as its policy asks for it.
 
     Its task replaces the one that runs only if it comes for the *first* time. One that comes again
-    may be older than that.
+    may be older than that. No queue is too full for one that has *begun*, unless a newer one takes
+    its place there.
     """
+    any_number = queueing.max_waiting is None or (begun and not queueing.drop_oldest)
     return {
         "wait": wait,
         "gives_up": int((queueing.max_wait or 0) * SECOND),
-        "max_waiting": queueing.max_waiting or 0,
+        "max_waiting": 0 if any_number else queueing.max_waiting,
         "drop_oldest": queueing.drop_oldest,
         "keep": queueing.keep,
         "ordered": queueing.at_publish,

@@ -52,7 +52,7 @@ UNPUBLISHABLE = (
 #: Once for each message. What was promised an order is all that the key is still kept for.
 IN_VAIN = (
     "%s was woken %d times, into the queue %s, and no worker took it: does a worker consume that "
-    "queue? %s is free for other tasks now, unless the order was promised"
+    "queue, and is its limit known? %s is free for other tasks now, unless the order was promised"
 )
 
 #: So many messages for others are remembered as having been told of.

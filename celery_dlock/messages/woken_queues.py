@@ -52,9 +52,9 @@ class WokenQueues:
 
     def beside(self, queue: Any) -> Any:
         """The queue beside *queue*, declared like it; ``None`` where there is none."""
-        if not self._enabled or _is_woken(queue.name) or self.why_not(queue):
+        if not self._enabled or is_woken(queue.name) or self.why_not(queue):
             return None
-        name = _name(queue.name)
+        name = name_beside(queue.name)
         if name in self._app.amqp.queues:  # as the configuration has it
             return self._app.amqp.queues[name]
         origin, twin = self._twins.get(name, (None, None))
@@ -67,8 +67,8 @@ class WokenQueues:
 
     def why_not(self, queue: Any) -> str | None:
         """Why *queue* can have none beside it, if it cannot."""
-        queues, name = self._app.amqp.queues, _name(queue.name)
-        if not self._enabled or _is_woken(queue.name):
+        queues, name = self._app.amqp.queues, name_beside(queue.name)
+        if not self._enabled or is_woken(queue.name):
             return None
         if queue.exchange is not None and queue.exchange.type == "fanout":
             return "each worker has a queue of its own"
@@ -131,12 +131,14 @@ class WokenQueues:
         return queues.new_missing(routing_key) if queues.create_missing and routing_key else None
 
 
-def _name(queue: str) -> str:
+def name_beside(queue: str) -> str:
+    """The name of the queue beside *queue*."""
     stem = queue.removesuffix(_FIFO)
     return f"{stem}{_WOKEN}{queue[len(stem) :]}"
 
 
-def _is_woken(queue: str) -> bool:
+def is_woken(queue: str) -> bool:
+    """Whether *queue* is the name of one beside another."""
     return queue.removesuffix(_FIFO).endswith(_WOKEN)
 
 

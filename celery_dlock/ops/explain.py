@@ -307,7 +307,7 @@ def stands_in_line(facts: Facts, clock: Clock) -> Verdict | None:
     places = tuple(place for place in places if place not in kept)
     woken = [place for place in places if place.entry.woken]
     if woken:
-        reasons = (_woken(woken[0], clock), *_elsewhere(woken[0], facts))
+        reasons = (_woken(woken[0], clock), *_put_off(facts), *_elsewhere(woken[0], facts))
         return Verdict(State.WOKEN, reasons, (woken[0].key,))
     if not places:
         return None
@@ -349,6 +349,14 @@ def _woken(place: QueuePosition, clock: Clock) -> str:
     times = f", although it was woken {wakes} times" if wakes > 1 else ""
     again = f"{times}, and it is woken again until one does" if place.entry.parked else ""
     return f"its turn for {place.key!r} has come; no worker has taken it yet{again}"
+
+
+def _put_off(facts: Facts) -> tuple[str, ...]:
+    """Why it was put off, as its result says: a worker that has taken it may not know its limit."""
+    result = facts.result
+    if result is None or result.state != states.RETRY:
+        return ()
+    return (f"its state is {states.RETRY}: {short(result.value)}",)
 
 
 def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:

@@ -39,6 +39,7 @@ from celery_dlock.core.state import (
     RenewVerdict,
     Waiting,
 )
+from celery_dlock.errors import BackendUnavailable
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -168,6 +169,10 @@ def servers_of(url: str) -> tuple[str, SplitResult]:
     scheme, _, rest = url.partition("://")
     servers = re.split("[/?#]", rest, maxsplit=1)[0]
     return servers, urlsplit(f"{scheme}://host{rest.removeprefix(servers)}")
+
+
+class InUse(BackendUnavailable):
+    """The key is not released: an open transaction of the application has passed the fence."""
 
 
 class LockBackend(ABC):

@@ -117,13 +117,13 @@ def locked_task(*args: Any, **options: Any) -> Any:
     for the body of a bare ``@locked_task``. Without a key the task locks its own name.
 
     *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, for at
-    most *max_hold* seconds. *on_contention* is a policy or its name. *limit* lets that many tasks
-    hold the key at once; a callable with the task's signature is asked for the number whenever the
-    task asks for the key. *shared* makes it a read lock. *parents* are keys, written like *key*,
-    that the task holds for reading: an exclusive lock on one of them waits for the task, and the
-    task waits for it. *on_lost* says what happens when the lease is lost while the body runs:
-    ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it go on, and the
-    body can check its lease.
+    most *max_hold* seconds. *on_contention* is a policy or its name. *limit* lets that many tasks,
+    a million at most, hold the key at once; a callable with the task's signature is asked for the
+    number whenever the task asks for the key. *shared* makes it a read lock. *parents* are keys,
+    written like *key*, that the task holds for reading: an exclusive lock on one of them waits for
+    the task, and the task waits for it. *on_lost* says what happens when the lease is lost while
+    the body runs: ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it
+    go on, and the body can check its lease.
 
     With *unique* a call is not published while a task lives that does the same: until that task is
     ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A

@@ -21,6 +21,7 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 from celery.utils.threads import LocalStack
 
+from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import (
@@ -279,11 +280,13 @@ class LockedTask(TypedTask[P, R_co]):
     map = starmap = chunks
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        __tracebackhide__ = True
         return cast("R_co", self._call(args, kwargs))
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs)
         request = self.request
+        __tracebackhide__ = True
         if request.called_directly or hasattr(request, EXECUTION):
             return self._call_here(args, kwargs)
         if request.is_eager and self._holds(args, kwargs):  # sent by a body
@@ -306,25 +309,27 @@ class LockedTask(TypedTask[P, R_co]):
             refuse_each(self.name)
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
-        begin = partial(
-            Acquisition.begin,
-            self.app,
-            definition.limited(definition.keys(args, kwargs), args, kwargs),
-            name=self.name,
-            ttl=definition.ttl,
-            max_hold=definition.max_hold,
-            timeout=0,
-            strike=None if abort is None else abort.strike,
-        )
+        keys = definition.keys(args, kwargs)
         with ExitStack() as stack:
             try:
+                begin = partial(
+                    Acquisition.begin,
+                    self.app,
+                    definition.limited(keys, args, kwargs),
+                    name=self.name,
+                    ttl=definition.ttl,
+                    max_hold=definition.max_hold,
+                    timeout=0,
+                    strike=None if abort is None else abort.strike,
+                )
                 lease = stack.enter_context(locked_block(begin))
-            except (LockContended, LockLost, BackendUnavailable):
+            except (LockContended, LockLost, BackendUnavailable, LimitUnknown):
                 callback = called_by_celery(self)
                 if callback is None:
                     raise
                 return send(self, *callback, args, kwargs)
             kwargs = definition.injected(kwargs, lease)
+            __tracebackhide__ = True
             if abort is None:
                 return self.lock_body(*args, **kwargs)
             return abort.run(lease, self.lock_body, *args, **kwargs)

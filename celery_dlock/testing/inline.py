@@ -32,10 +32,10 @@ from celery_dlock.core.events import (
     Skipped,
 )
 from celery_dlock.core.lease import Lease
-from celery_dlock.messages.woken_queues import lead_home
+from celery_dlock.messages.woken_queues import is_woken, lead_home, name_beside
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import lock
-from celery_dlock.testing.isolation import empty_queues
+from celery_dlock.testing.isolation import empty_queues, queues_of
 from celery_dlock.testing.project import in_memory
 from celery_dlock.worker.request import request_class
 
@@ -76,15 +76,16 @@ class InlineWorker:
         self.channel = self.connection.channel()
         self.eventer = app.events.Dispatcher(self.connection, enabled=False)
 
-    def take(self, queue: str = "celery") -> Message | None:
-        """The next message of *queue*, not acknowledged yet; one that was woken comes first."""
-        woken: Message | None = self.channel.basic_get(f"{queue}.woken")
-        if woken is not None:
-            lead_home(woken)
-        message: Message | None = woken or self.channel.basic_get(queue)
-        if message is not None:
-            message.accept = prepare_accept_content(self._app.conf.accept_content)
-        return message
+    def take(self, queue: str | None = None) -> Message | None:
+        """The next message, as in :meth:`deliver`, not acknowledged yet."""
+        for name in self._queues(queue):
+            message: Message | None = self.channel.basic_get(name)
+            if message is not None:
+                if is_woken(name):
+                    lead_home(message)
+                message.accept = prepare_accept_content(self._app.conf.accept_content)
+                return message
+        return None
 
     def run(self, message: Message) -> Message:
         """Handle *message* as a worker does."""
@@ -104,18 +105,20 @@ class InlineWorker:
         request.execute_using_pool(None)
         return message
 
-    def deliver(self, queue: str = "celery") -> str:
-        """Handle the next message of *queue*, and return what happened to its task.
+    def deliver(self, queue: str | None = None) -> str:
+        """Handle the next message, and return what happened to its task.
+
+        It is that of *queue*, or of any queue of the application; one that was woken comes first.
 
         That is ``"succeeded"``, ``"failed"`` or ``"retried"``. If the body did not run it is
         ``"parked"``, ``"rescheduled"``, ``"skipped"``, ``"dropped"`` (a duplicate) or
         ``"revoked"``.
 
-        Raises :exc:`AssertionError` if *queue* is empty.
+        Raises :exc:`AssertionError` if there is none.
         """
         message = self.take(queue)
         if message is None:
-            raise AssertionError(f"no message waits in the queue {queue!r}")
+            raise AssertionError(f"no message waits in any of {self._queues(queue)}")
         said: list[str] = []
 
         def note(event: Event) -> None:
@@ -134,9 +137,12 @@ class InlineWorker:
             signals.task_postrun.disconnect(ended)
         return said[-1] if said else "revoked"
 
-    def queued(self, queue: str = "celery") -> int:
-        """How many messages the broker has for *queue*, including woken ones."""
-        return sum(self.channel._size(name) for name in (queue, f"{queue}.woken"))  # noqa: SLF001
+    def queued(self, queue: str | None = None) -> int:
+        """How many messages the broker has for *queue*, or in all, including woken ones."""
+        return sum(self.channel._size(name) for name in self._queues(queue))  # noqa: SLF001
+
+    def _queues(self, queue: str | None) -> list[str]:
+        return [name_beside(queue), queue] if queue else queues_of(self._app)
 
     def sweep(self) -> None:
         """Sweep the lock store as a worker does: leases expire, and the next tasks are woken."""

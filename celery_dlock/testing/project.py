@@ -10,7 +10,7 @@ or nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import holding
-from celery_dlock.locks.lock_order import watch
+from celery_dlock.locks.lock_order import LockOrder, all_watched, watch
 from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.block import locked_block
@@ -69,10 +69,24 @@ def checked_lock_order(app: Any) -> Iterator[None]:
     with both places.
     """
     order = watch(real_app(app))
-    before = len(order.inversions)
+    with _without_inversions(lambda: [order]):
+        yield
+
+
+@contextmanager
+def every_lock_order_checked() -> Iterator[None]:
+    """The same, of the locks of every application."""
+    with all_watched() as orders, _without_inversions(orders):
+        yield
+
+
+@contextmanager
+def _without_inversions(orders: Callable[[], Collection[LockOrder]]) -> Iterator[None]:
+    before = {order: len(order.inversions) for order in orders()}
     yield
-    if inversions := order.inversions[before:]:
-        raise AssertionError("\n".join(inversions))
+    new = [line for order in orders() for line in order.inversions[before.get(order, 0) :]]
+    if new:
+        raise AssertionError("\n".join(new))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.state import Cause, Outcome
+from celery_dlock.delivery.carry_out import is_parked
 from celery_dlock.delivery.unique import end_unique
 from celery_dlock.messages.claims import failed, has_keys_kept, left_by
 from celery_dlock.messages.headers import (
@@ -61,6 +62,11 @@ _DELIVERY_GUARD = Guard(
 )
 _RELEASE_GUARD = Guard("what a task held may stay locked until its lease expires")
 _DEAD_LETTER_GUARD = Guard("a woken message that no task takes is woken again")
+
+#: The event of a task that was started and is parked now. Who keeps Celery's state of tasks takes
+#: its type for the state RETRY, which any later event replaces. A state of our own would stay until
+#: the task has ended, and "task-retried" would count as a retry.
+_WAITS = "task-retry"
 
 _LOST = WorkerLostError | SystemExit | KeyboardInterrupt | Terminated
 _PROCESS_ENDS = _LOST | TimeLimitExceeded
@@ -147,6 +153,9 @@ class LockedRequest(Request):  # type: ignore[misc]
     ) -> None:
         if return_ok:  # the child says so, and has released what it held
             super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+            raised = _raised(exc_info)
+            if is_parked(raised):
+                self.send_event(_WAITS, exception=str(raised))
             return
         self._broken_off = True
         # Its process is reaped by now. Whether it came as far as the store, only the store knows.

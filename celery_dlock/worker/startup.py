@@ -5,10 +5,14 @@ A boot step and not a signal: what a receiver of a signal raises is swallowed.
 
 from __future__ import annotations
 
+import inspect
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from celery import bootsteps
+from celery.app import trace
 
 from celery_dlock import runtime
 from celery_dlock.contention import Reschedule
@@ -22,9 +26,17 @@ from celery_dlock.stores.base import Trait
 
 logger = logging.getLogger("celery_dlock")
 
+#: The function that Celery makes for each task.
+_CELERYS = f"{trace.__name__}.build_tracer.<locals>.trace_task"
+
 
 class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
-    """Refuses to start a worker whose configuration cannot keep what the library promises."""
+    """Refuses to start a worker whose configuration cannot keep what the library promises.
+
+    The tracer is looked at when the pool is there, which may have replaced it, and has not forked.
+    """
+
+    requires = frozenset({"celery.worker.components:Pool"})
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -53,6 +65,10 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
         check_countdowns(app, process.policy)
         tell_briefly()
         speak_for_children()
+
+    def create(self, parent: Any) -> None:
+        with or_not_started():
+            check_tracer(parent.app)
 
 
 def check_decorators(app: Any) -> None:
@@ -97,6 +113,42 @@ def check_leases(app: Any, process: runtime.Runtime) -> None:
             f"task {name}: ttl={ttl:g} is more than the lock store grants: {granted:g} s, for all "
             "locks of a process together"
         )
+
+
+def check_tracer(app: Any) -> None:
+    """Refuse a tracer that stands in for Celery's, as pools for coroutines bring one.
+
+    It calls a task in another thread than that of its request. A delivery would see the request of
+    another one, and no lock would be released.
+    """
+    task = next((task for task in app.tasks.values() if hasattr(task, "lock_definition")), None)
+    if task is None:
+        return
+    tracer = trace.build_tracer(task.name, task, app=app)
+    if not _leads_to_celerys(tracer):
+        raise ConfigurationError(
+            f"task {task.name} has a lock, and {tracer.__module__} has replaced Celery's tracer, "
+            "under which no lock would be released: run tasks with a lock in a worker with one of "
+            "Celery's own pools, or make them plain tasks whose bodies use `async with lock(...)`"
+        )
+
+
+def _leads_to_celerys(tracer: Callable[..., Any]) -> bool:
+    """Whether *tracer* is Celery's own, or has it in its closure, as tools that watch errors do."""
+    functions = [tracer]
+    for function in functions:
+        innermost = inspect.unwrap(function)
+        if f"{innermost.__module__}.{getattr(innermost, '__qualname__', '')}" == _CELERYS:
+            return True
+        functions += [inner for inner in _closure(innermost) if inner not in functions]
+    return False
+
+
+def _closure(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # it is empty
+            if inspect.isfunction(cell.cell_contents):
+                yield cell.cell_contents
 
 
 def check_broker(process: runtime.Runtime) -> None:

@@ -39,7 +39,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
-from celery_dlock.stores.base import KeyPage, LockBackend, Reply
+from celery_dlock.stores.base import BackendOptions, KeyPage, LockBackend, Reply, wall_clock
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing.contract.words import DEADLINE
@@ -245,6 +245,33 @@ def looks_and_puts(swap: Any, store: Any, name: str, was: Any, becomes: Any, sta
     time.sleep(0.001)  # in which another one does the same
     store._swapped[name] = becomes or b"", store._now() + stays
     return becomes
+
+
+def renews_without_a_lock(renew: Any, store: Any, renewed: Any) -> Any:
+    """What others write between its read and its write is overwritten."""
+    verdicts = []
+    for operation in map(Renew, renewed):
+        with store._mutex:
+            now, state = store._now(), store._load(operation, store._now())
+        time.sleep(0.001)
+        with store._mutex:
+            step = operation.apply(state, now, 0)
+            verdicts.append(store._commit(operation, state, step, now).verdict)
+    return verdicts
+
+
+def seconds() -> int:
+    return int(time.time())
+
+
+def counts_seconds(store: Any, result: None, options: BackendOptions) -> None:
+    store._now = options.clock or seconds
+
+
+def swaps_by_seconds(swap: Any, store: Any, *args: Any) -> Any:
+    clock = seconds if store._now is wall_clock else store._now
+    with mock.patch.object(store, "_now", clock):
+        return swap(store, *args)
 
 
 def keeps_notes_in_mind(sound: Any, store: Any, key: str) -> Any:
@@ -482,9 +509,6 @@ IN_STORAGE = {
         "note",
         checks_and_writes,
     ),
-    "looks and then puts": Defect(
-        "test_of_those_who_try_at_once_one_gets_through", "swap", looks_and_puts
-    ),
     "keeps its notes to itself": Defect(
         "test_notes_are_seen_by_others_at_once_and_outlast_the_connection",
         "notes",
@@ -493,4 +517,45 @@ IN_STORAGE = {
     ),
 }
 
-DEFECTS = IN_RULES | IN_STORAGE
+#: What a store of anybody's can get wrong: the contract in the package has to find it by itself.
+IN_PACKAGE = {
+    "looks and then puts": Defect(
+        "test_of_those_who_try_at_once_one_gets_through", "swap", looks_and_puts
+    ),
+    "renews without a lock": Defect(
+        "test_a_renewal_undoes_nothing_that_others_write_at_once", "renew", renews_without_a_lock
+    ),
+    "counts seconds": after("test_its_own_clock_counts_microseconds", "__init__", counts_seconds),
+    "swaps by a clock of seconds": Defect(
+        "test_its_own_clock_counts_microseconds", "swap", swaps_by_seconds
+    ),
+    "keeps the first of the postponed": Defect(
+        "test_the_newest_postponed_message_is_due_after_its_delay",
+        "_commit",
+        lambda commit, store, op, before, step, now: commit(
+            store, op, before, replace(step, rewrites=""), now
+        ),
+    ),
+    "postpones for milliseconds": Defect(
+        "test_the_newest_postponed_message_is_due_after_its_delay",
+        "postpone",
+        lambda postpone, store, claim, message, delay, most: postpone(
+            store, claim, message, delay // 1_000, most // 1_000
+        ),
+    ),
+    "cuts long keys": claims(
+        "test_keys_of_odd_characters_do_not_meet",
+        lambda claim: replace(claim, key=claim.key[:200]),
+    ),
+    "cuts long tasks": claims(
+        "test_keys_of_odd_characters_do_not_meet",
+        lambda claim: replace(claim, task=claim.task[:200]),
+    ),
+    "cuts long names": Defect(
+        "test_of_any_name_and_apart_from_the_key_of_that_text",
+        "swap",
+        lambda swap, store, name, *how: swap(store, name[:200], *how),
+    ),
+}
+
+DEFECTS = IN_RULES | IN_STORAGE | IN_PACKAGE

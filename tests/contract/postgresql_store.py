@@ -1,7 +1,8 @@
-"""Flights to PostgreSQL that are counted, and a server that stops at a row of our tables."""
+"""Flights to PostgreSQL that are counted, a server that stops at a row of our tables, passwords."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,6 +90,35 @@ def refusing(server: PostgresqlServer, state: str, times: int) -> Iterator[None]
         yield
     finally:
         server.query("DROP FUNCTION refuse CASCADE; DROP SEQUENCE public.refusals")
+
+
+class Rotation:
+    """The role ``shop`` of *server*, whose password changes, and ends its connections."""
+
+    def __init__(self, server: PostgresqlServer) -> None:
+        self._server = server
+        self.password = ""
+        rules = server.folder / "data/pg_hba.conf"
+        rules.write_text(f"host all shop 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        server.query("CREATE ROLE shop SUPERUSER LOGIN; SELECT pg_reload_conf()")
+        until("a password is asked for", lambda: not self._lets_in())
+
+    @property
+    def url(self) -> str:
+        return self._server.url.replace("dlock@", "shop@")
+
+    def _lets_in(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def change(self) -> None:
+        self.password = uuid.uuid4().hex
+        self._server.query(f"ALTER ROLE shop PASSWORD '{self.password}'")
+        ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename="
+        self._server.query(f"{ended}'shop'")
 
 
 def stopped(server: PostgresqlServer) -> int:

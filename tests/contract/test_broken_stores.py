@@ -10,7 +10,8 @@ import pytest
 
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.memory import MemoryBackend
-from tests.contract.defects import DEFECTS, Defect
+from celery_dlock.testing import LockBackendContract
+from tests.contract.defects import DEFECTS, IN_PACKAGE, Defect
 from tests.services.planted import one_in_every_run
 
 SUITE = """
@@ -81,3 +82,8 @@ def test_a_broken_store_fails_the_contract(defect: Defect, contract_on: Contract
         results = contract_on(defect.store, defect.seen_by)
 
     assert results.failed, f"{defect.seen_by} does not see it"
+
+
+@pytest.mark.parametrize("defect", IN_PACKAGE.values(), ids=IN_PACKAGE)
+def test_a_writer_of_a_store_has_the_test_that_finds_it(defect: Defect) -> None:
+    assert hasattr(LockBackendContract, defect.seen_by)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import close_old_connections, connections, router, transaction
 from django.db.utils import ProgrammingError
@@ -29,6 +30,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import claim, running
+from tests.contract.postgresql_store import Rotation
 from tests.fencing.clients import DjangoClient, over
 from tests.services.databases import own_database
 from tests.services.postgresql import PostgresqlServer
@@ -133,6 +135,53 @@ class TestTheAddress:
         assert ended.stdout.startswith("ConfigurationError django:// needs the settings of Django")
 
 
+class TestAnEngine:
+    """As those for IAM, Entra or Vault, which ask for a password at each connection."""
+
+    def test_that_has_a_new_password_is_asked_at_the_next_connection(
+        self,
+        opened: Open,
+        own_postgresql_server: PostgresqlServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        rotation = Rotation(own_postgresql_server)
+        rotation.change()
+        with DjangoClient(make_url(rotation.url)) as client:
+            answers(monkeypatch, client.fenced, lambda: rotation.password)
+            store = opened(f"django://{client.fenced.alias}")
+            running(store.enter(claim("a")))
+            rotation.change()
+
+            assert store.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+
+    @pytest.mark.parametrize("error", [RuntimeError, ImproperlyConfigured])
+    def test_that_fails_makes_the_store_unavailable(
+        self,
+        error: type[Exception],
+        alias: str,
+        backend: PostgresqlBackend,
+        opened: Open,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def fail() -> str:
+            raise error("no token")
+
+        answers(monkeypatch, connections[alias], fail)
+        with pytest.raises(BackendUnavailable, match="no token"):
+            backend.enter(claim("a"))
+        if error is RuntimeError:  # it may be away at the start, too
+            opened(f"django://{alias}")
+
+
+def answers(patch: pytest.MonkeyPatch, database: Any, password: Callable[[], str]) -> None:
+    """The engine of *database* gives this *password*."""
+    engine = type(database)
+    asked = engine.get_connection_params
+    patch.setattr(
+        engine, "get_connection_params", lambda self: {**asked(self), "password": password()}
+    )
+
+
 class TestTheMigration:
     def test_makes_the_tables_and_drops_them(self, alias: str, backend: PostgresqlBackend) -> None:
         call_command("migrate", "celery_dlock_django", database=alias, verbosity=0)
@@ -140,7 +189,30 @@ class TestTheMigration:
         running(backend.enter(claim("a")))
 
         call_command("migrate", "celery_dlock_django", "zero", database=alias, verbosity=0)
-        assert not has_tables(alias)
+        assert query(alias, "SELECT to_regnamespace('dlock') IS NULL")
+
+    def test_is_refused_where_it_would_take_the_place_of_the_projects_schema(
+        self, alias: str
+    ) -> None:
+        name = connections[alias].settings_dict["NAME"]
+        with connections[alias].cursor() as cursor:
+            cursor.execute(f'ALTER DATABASE "{name}" SET search_path = dlock, public')
+        connections[alias].close()
+
+        with pytest.raises(ProgrammingError, match="ALTER ROLE dlock SET search_path"):
+            call_command("migrate", "celery_dlock_django", database=alias, verbosity=0)
+        assert query(alias, "SELECT to_regnamespace('dlock') IS NULL")
+
+    def test_drops_nothing_that_is_not_its_own(self, alias: str) -> None:
+        call_command("migrate", "celery_dlock_django", database=alias, verbosity=0)
+        with connections[alias].cursor() as cursor:
+            cursor.execute("CREATE TABLE dlock.orders AS SELECT 42 AS number")
+
+        call_command("migrate", "celery_dlock_django", "zero", database=alias, verbosity=0)
+
+        assert query(alias, "SELECT number FROM dlock.orders") == 42
+        names = "SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace="
+        assert query(alias, f"{names}'dlock'::regnamespace AND relkind <> 't'") == "orders"
 
     def test_leaves_tables_that_a_worker_has_made(
         self, alias: str, backend: PostgresqlBackend
@@ -268,7 +340,7 @@ class TestATestDatabase:
         ended = run(arguments, url)
 
         assert ended.returncode == 0, ended.stdout
-        assert "Ran 4 tests" in ended.stdout
+        assert "Ran 6 tests" in ended.stdout
         name = make_url(url).database
         databases = f"SELECT count(*) FROM pg_database WHERE datname LIKE '%{name}%'"
         assert postgresql_server.query(databases) == "1"

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from celery_dlock.stores.postgresql import connection
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import claim, park, running, woken
+from tests.contract.postgresql_store import Rotation
 from tests.contract.suites import Notes, OneOfEach, SharedStorage
 from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
@@ -160,6 +162,24 @@ def test_a_role_that_may_make_no_tables_uses_those_that_another_has_made(
     store.sweep()
 
 
+@pytest.mark.parametrize("path", ['"$user", public', "shop,dlock", '"dlock"'])
+def test_a_role_that_would_take_tables_of_the_application_for_ours_is_refused(
+    path: str, opened: Open, own_postgresql_server: PostgresqlServer
+) -> None:
+    server = own_postgresql_server
+    server.query(f"ALTER ROLE dlock SET search_path = {path}")
+    with pytest.raises(ConfigurationError, match="ALTER ROLE dlock SET search_path = public, or"):
+        opened(server.url).enter(claim("a"))
+    assert server.query("SELECT to_regnamespace('dlock') IS NULL") == "t"
+
+    server.query("ALTER ROLE dlock SET search_path = public")
+    running(opened(server.url).enter(claim("a")))
+
+    server.query(f"ALTER ROLE dlock SET search_path = {path}")
+    with pytest.raises(ConfigurationError, match=r"search_path of the role dlock, .* role$"):
+        opened(server.url).enter(claim("a"))
+
+
 def test_tables_of_another_version_are_refused(
     backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer, opened: Open
 ) -> None:
@@ -250,6 +270,49 @@ def test_a_forked_child_has_a_connection_of_its_own(
 
     assert os.waitpid(child, 0)[1] == 0
     assert backend.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+
+
+def test_a_password_that_has_changed_is_read_at_the_next_connection(
+    opened: Open,
+    own_postgresql_server: PostgresqlServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rotation = Rotation(own_postgresql_server)
+    passwords, services = tmp_path / "passwords", tmp_path / "services"
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+
+    def change() -> None:
+        rotation.change()
+        passwords.write_text(f"*:*:*:*:{rotation.password}")
+        passwords.chmod(0o600)
+        services.write_text(f"[locks]\npassword={rotation.password}")
+
+    change()
+    url = rotation.url
+    fixed = opened(url.replace("@", f":{rotation.password}@"))
+    stores = [
+        opened(url, driver={"password": lambda: rotation.password}),
+        opened(f"{url}?passfile={passwords}"),
+        opened(f"{url}?service=locks"),
+    ]
+    for store in (fixed, *stores):
+        running(store.enter(claim("a")))
+    change()
+
+    for store in stores:
+        assert store.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+    with pytest.raises(BackendUnavailable, match="authentication failed"):
+        fixed.enter(claim("a"))
+
+
+def test_while_nobody_knows_the_password_the_store_is_unavailable(opened: Open) -> None:
+    def password() -> str:
+        raise RuntimeError("no token")
+
+    store = opened("postgresql://shop@127.0.0.1/shop", driver={"password": password})
+    with pytest.raises(BackendUnavailable, match="no token"):
+        store.enter(claim("a"))
 
 
 def test_an_unknown_option_of_the_url_is_refused_without_a_password() -> None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.state import Outcome, Renewed, Unknown
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Postpone, Replay
+from celery_dlock.core.state import Cause, Outcome, Renewed, Unknown, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions, Swept
+from celery_dlock.stores.redis.client import session_of
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
 from celery_dlock.stores.redis.wire import base_name
 from celery_dlock.testing import ManualClock, NoteStoreContract
@@ -151,3 +154,52 @@ def test_the_url_names_some_of_the_servers() -> None:
     assert session._servers.addresses == (("h1", 6379), ("h2", 7))
     expected = {"username": "u", "password": "p", "socket_timeout": 1.0, "address_remap": print}
     assert {name: session._options[name] for name in expected} == expected
+
+
+def test_a_script_is_told_every_key_that_it_touches(redis_server: RedisServer) -> None:
+    """Which a single server does not ask for, but shows; some that are managed refuse others."""
+    clock = ManualClock()
+    options = BackendOptions(prefix=f"test-{uuid.uuid4().hex}", clock=clock)
+    with (
+        closing(RedisClusterBackend(lambda: session_of(redis_server.url, {}), options)) as store,
+        redis_server.client() as client,
+        client.monitor() as seen,
+    ):
+        use(store, clock)
+        client.echo("the end")
+
+        told, undeclared, commands = set[str](), set[str](), 0
+        while (command := seen.next_command())["command"] != "ECHO the end":
+            name, *words = command["command"].split(" ")
+            if name in ("EVAL", "EVALSHA"):
+                told = {word for word in words if word.startswith(options.prefix)}
+            elif command["client_type"] == "lua" and options.prefix in " ".join(words[:1]):
+                commands += 1
+                undeclared |= {words[0]} - told
+
+    assert commands > 100
+    assert undeclared == set()
+
+
+def use(store: RedisClusterBackend, clock: ManualClock) -> None:
+    """Ask for one of each."""
+    running(store.enter(claim("first")))
+    for task in ("second", "third", "fourth"):
+        store.enter(claim(task, wait=QUEUE), b"message")
+    store.enter(claim("returns", wait=WaitMode.PLACE))
+    store.renew([claim("first")])
+    store.peek("key")
+    store.look(["key", "other"])
+    store.position("key", "third")
+    store.message("key", "third")
+    store.leave(claim("first"), Outcome.DONE)
+    store.leave(claim("second", wait=QUEUE), Outcome.REPEAT, b"message")
+    store.cancel("key", "third")
+    store.dead_letter("key", "fourth", Cause.RUNS_LOST)
+    store.apply(Replay("key", "fourth"))
+    store.apply(Postpone(claim("due"), b"message", 0, 0))
+    store.reap("key")
+    clock.advance(3600)
+    assert store.sweep().wakes
+    store.note("key", 1, {"a": b"note"})
+    store.swap("name", None, b"value", SECOND)

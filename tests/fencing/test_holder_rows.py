@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from celery import Celery
 
-from celery_dlock import ConfigurationError, StaleFencingToken, fencing, lock
+from celery_dlock import ConfigurationError, LockContended, StaleFencingToken, fencing, lock
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Busy, Claim, Left, Outcome, Renewed, Run
 from celery_dlock.errors import BackendUnavailable
@@ -84,6 +84,25 @@ def test_a_lock_of_the_same_database_is_fenced_by_its_own_row_and_no_table(
                 assert client.execute("SELECT to_regclass('dlock_fence')") == [(None,)]
             with pytest.raises(StaleFencingToken, match="the lock is over"), client.transaction():
                 fencing.admit(client.fenced, lease)
+    finally:
+        forget(app)
+        app.close()
+
+
+def test_a_transaction_that_outlives_its_block_is_said_and_keeps_the_key_no_longer_than_it_lasts(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery(set_as_current=False, broker="memory://")
+    app.conf.update(dlock_url=shop.server.url, dlock_key_prefix=uuid.uuid4().hex)
+    try:
+        with shop.writes() as db:  # as a view under ATOMIC_REQUESTS, or a test in a transaction
+            with lock("order:1", app=app) as lease:
+                fencing.admit(db, lease)
+            assert "'order:1' is not released: a transaction" in caplog.text
+            with pytest.raises(LockContended):
+                lock("order:1", app=app, timeout=0).acquire()
+        with lock("order:1", app=app, timeout=0):
+            pass
     finally:
         forget(app)
         app.close()

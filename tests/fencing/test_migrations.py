@@ -10,6 +10,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from django.core.management import call_command
+from sqlalchemy import make_url
 
 from celery_dlock import ConfigurationError, fencing
 from celery_dlock.fencing.statements import dialect
@@ -121,12 +122,36 @@ class TestEachWay:
         assert not it_stands(client, name)
 
 
+@pytest.mark.server("postgresql")
+@pytest.mark.parametrize("library", ["driver", "session", "django"])
+def test_tables_that_are_found_are_not_made_again_in_a_schema_that_comes_first(
+    library: str, empty_database: Database, clients: Open, name: str
+) -> None:
+    url = empty_database("postgresql")
+    before = clients("driver", url)
+    fencing.create_table(before.fenced)
+    before.commit()
+    assert it_stands(before, name)
+    path = f"ALTER DATABASE {make_url(url).database} SET search_path = first, public"
+    before.execute(f"CREATE SCHEMA first; {path}")
+    before.commit()
+
+    client = clients(library, url)
+    if library == "django":
+        call_command("migrate", database=client.fenced.alias, verbosity=0)
+    else:
+        fencing.create_table(client.fenced)
+        client.commit()
+
+    assert not it_stands(client, name)
+
+
 def documented(server: str) -> list[str]:
     """The statements that the page shows for *server*."""
     title = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mariadb": "MySQL and MariaDB"}[server]
     found = re.search(rf"{title}:\n\n\.\. code-block:: text\n\n((?: .*\n|\n)+)", PAGE.read_text())
     assert found
-    return [statement.strip() for statement in found[1].split(";") if statement.strip()]
+    return [text.strip() for text in re.split(r";\n\s*(?=CREATE|DO|$)", found[1]) if text.strip()]
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgresql", "mariadb"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +16,13 @@ from celery import Celery
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, WaitMode
 from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.ops.doctor import broker
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.finding import broker_url, place_of
-from celery_dlock.ops.doctor.redis import database, for_redis_py
+from celery_dlock.ops.doctor.finding import Case, broker_url, place_of
+from celery_dlock.ops.doctor.redis import database
+from celery_dlock.ops.doctor.tasks import Locked, examine_tasks
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
-from celery_dlock.stores.redis.client import session_of
 from tests.inspection.patients import found, in_memory, over, patient
 from tests.services.certificates import Authority
 from tests.services.ports import free_ports
@@ -98,22 +102,10 @@ def test_a_redis_that_speaks_tls_is_examined(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     trusts = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(authority.file)}
     with speaking_tls(authority, authority.signs("server")) as (_, port):
-        broker = over(f"rediss://127.0.0.1:{port}/0")
+        broker = over(f"rediss://127.0.0.1:{port}/0?ssl_cert_reqs=CERT_REQUIRED")
         names = found(tmp_path, **in_memory(), **broker, broker_use_ssl=trusts)
 
     assert names == {"memory-one-process": "weak", "redis-aof": "weak"}
-
-
-@pytest.mark.parametrize(
-    ("kombu", "driver"),
-    [
-        ("rediss://h?ssl_cert_reqs=CERT_REQUIRED&x=1", "rediss://h?ssl_cert_reqs=required&x=1"),
-        ("rediss://h?ssl_cert_reqs=none", "rediss://h?ssl_cert_reqs=none"),
-    ],
-)
-def test_what_kombu_reads_in_a_url_redis_py_is_told(kombu: str, driver: str) -> None:
-    assert for_redis_py(kombu) == driver
-    session_of(driver.replace("&x=1", ""), {}).close()
 
 
 @pytest.mark.parametrize(
@@ -238,6 +230,83 @@ def test_a_queue_without_one_for_what_is_woken_is_found(
 
     assert len(found) == (told is not None)
     assert all(each.startswith(str(told)) for each in found)
+
+
+class Missing(Exception):
+    """What boto raises for a queue that is not there."""
+
+
+class Sqs:
+    """A connection, its channel and boto's client in one: *attributes* are those of its queues."""
+
+    recoverable_connection_errors = ()
+    exceptions = SimpleNamespace(QueueDoesNotExist=Missing)
+    transport = SimpleNamespace(driver_type="sqs")
+
+    def __init__(self, attributes: dict[str, str], *predefined: str) -> None:
+        self.predefined_queues = {name: {"url": f"https://{name}"} for name in predefined}
+        self._attributes = attributes
+
+    def channel(self) -> Any:
+        return nullcontext(self)
+
+    def canonical_queue_name(self, name: str) -> str:
+        return name.replace(".", "-")
+
+    def sqs(self, queue: str) -> Sqs:
+        return self
+
+    def get_queue_url(self, *, QueueName: str) -> dict[str, str]:  # noqa: N803
+        if QueueName not in self._attributes:
+            raise Missing
+        return {"QueueUrl": f"https://{QueueName}"}
+
+    def get_queue_attributes(self, *, QueueUrl: str, AttributeNames: Any) -> Any:  # noqa: N803
+        (name,) = AttributeNames
+        return {"Attributes": {name: self._attributes[QueueUrl.removeprefix("https://")]}}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "predefined", "told"),
+    [
+        ({"celery": "60"}, (), ""),
+        ({}, (), ""),
+        ({"celery": "30", "celery-woken": "60"}, (), "celery: VisibilityTimeout 30; "),
+        ({"celery": "60", "celery-woken": "900"}, (), "celery.woken: VisibilityTimeout 900; "),
+        ({"celery": "900"}, ("celery",), "celery: VisibilityTimeout 900; "),
+    ],
+)
+def test_the_visibility_timeout_of_an_sqs_queue_counts_and_not_what_celery_is_told(
+    tmp_path: Path, attributes: dict[str, str], predefined: tuple[str, ...], told: str
+) -> None:
+    sqs = Sqs(attributes, *predefined)
+    with patient(tmp_path, **in_memory(), **over("sqs://h", visibility_timeout=60)) as app:
+        here = runtime(app)
+        case = Case(app, here.settings, time.time)
+        findings = list(broker.examine_sqs(case, sqs, "broker sqs://h"))
+
+    assert [finding.check for finding in findings] == ["sqs-visibility-timeout"] * bool(told)
+    assert all(f.found == f"{told}visibility_timeout = 60" for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqs://h", "the same as VisibilityTimeout"),
+        ("redis://127.0.0.1:1", '= {"visibility_timeout": 14400}'),
+    ],
+)
+def test_advice_fits_the_broker(tmp_path: Path, url: str, words: str) -> None:
+    conf = {**over(url, visibility_timeout=60), "task_time_limit": None}
+    with patient(tmp_path, {"default_retry_delay": 7200}, **in_memory(), **conf) as app:
+        case = Case(app, runtime(app).settings, time.time)
+        tasks = Locked.all_of(case)
+        late = next(broker._delivered_again(case, tasks, "broker"))
+        endless = next(f for f in examine_tasks(case, tasks) if f.check == "tasks-time-limit")
+
+    assert late.check == "broker-visibility-timeout"
+    assert words in late.fix
+    assert endless.promise.endswith("Meanwhile the broker delivers its message again.")
 
 
 def test_a_message_of_another_broker_that_comes_next_is_found(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_every_store_that_is_registered_is_examined(scheme: str) -> None:
     ("error", "fix"),
     [
         (RuntimeError("no idea"), "run the doctor where the workers run"),
-        (ModuleNotFoundError("No module named 'packaging'"), "celery[redis]"),
+        (ModuleNotFoundError("No module named 'packaging'"), "celery[…]"),
     ],
 )
 def test_a_check_that_fails_is_a_finding_after_those_before_it(error: Exception, fix: str) -> None:

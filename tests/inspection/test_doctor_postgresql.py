@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from celery_dlock import lock
+from celery_dlock import BackendUnavailable, lock
 from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.finding import judged
 from celery_dlock.ops.doctor.postgresql import CHECKS, Server
+from celery_dlock.stores.postgresql.schema import grants
+from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from tests.fencing.clients import DjangoClient
 from tests.inspection.patients import bad, found, patient
 from tests.services.postgresql import PostgresqlServer
@@ -32,6 +34,7 @@ SOUND = Server(
     may_create=True,
     isolation="read committed",
     idle_timeout="1min",
+    shadows=False,
 )
 
 
@@ -60,6 +63,24 @@ def test_tables_that_are_missing_or_of_another_release_are_found(
     assert found(tmp_path, dlock_url=server.url) == {**UNSYNCED, "postgresql-tables": "broken"}
 
 
+def test_a_role_without_a_right_is_told_what_grants_it(
+    own_postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    server = own_postgresql_server
+    server.query("CREATE ROLE worker LOGIN")
+    for statement in PostgresqlBackend.tables():
+        server.query(statement)
+    with patient(tmp_path, dlock_url=server.url.replace("dlock@", "worker@")) as app:
+        for grant in grants("worker")[:3]:  # anybody may call a function
+            rights = [finding for finding in examine(app) if finding.check == "postgresql-rights"]
+            assert [finding.severity for finding in rights] == ["broken"]
+            assert "dlock init --sql --role" in rights[0].fix
+            with pytest.raises(BackendUnavailable, match=r"GRANT of `.* init --sql --role worker`"):
+                lock("order:1", app=app).acquire()
+            server.query(grant)
+        assert bad(examine(app)) == UNSYNCED
+
+
 def test_the_database_of_a_django_project_is_examined_at_its_own_address(
     own_postgresql_server: PostgresqlServer, tmp_path: Path
 ) -> None:
@@ -85,6 +106,7 @@ def test_the_database_of_a_django_project_is_examined_at_its_own_address(
         (replace(SOUND, standbys=1), "postgresql-replication"),
         (replace(SOUND, standbys=1, standby_names="*", commits="local"), "postgresql-replication"),
         (replace(SOUND, standbys=1, standby_names="*"), None),
+        (replace(SOUND, shadows=True), "postgresql-search-path"),
         (replace(SOUND, isolation="serializable"), "postgresql-isolation"),
         (replace(SOUND, idle_timeout="0"), "postgresql-idle-in-transaction"),
     ],

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
@@ -44,7 +45,10 @@ LATE = {"rabbitmq-consumer-timeout": "unknown"}
             {"task_queues": [Queue("q", Exchange("q", delivery_mode=1))]},
             {"rabbitmq-transient": "broken"},
         ),
-        ({"task_queues": [Queue("q", Exchange("q"), durable=False)]}, {"rabbitmq-queue": "broken"}),
+        (
+            {"task_queues": [Queue("lost", Exchange("q"), durable=False)]},
+            {"rabbitmq-queue": "broken"},
+        ),
         (
             {"task_queues": [Queue("q", Exchange("q"), auto_delete=True)]},
             {"rabbitmq-queue": "broken"},
@@ -175,6 +179,29 @@ def test_a_queue_of_its_own_patience_counts_where_the_server_heeds_it(
 
     assert [finding.severity for finding in findings] == ([severity] if severity else [])
     assert all(words in finding.found for finding in findings)
+
+
+def test_the_queues_for_woken_messages_are_declared_or_why_they_cannot_be_is_found(
+    rabbitmq_server: RabbitMQServer, tmp_path: Path
+) -> None:
+    queues = [Queue(name, Exchange(name), name) for name in ("free", "taken", "amq.reserved")]
+    conf = over(rabbitmq_server.url, confirm_publish=True)
+    with Connection(rabbitmq_server.url) as connection:
+        channel = connection.default_channel
+        channel.queue_declare("taken.woken", durable=False, auto_delete=False)
+        with patient(tmp_path, task_queues=queues, **in_memory(), **conf) as app:
+            read = examine(app, read_only=True)
+            with pytest.raises(NotFound), connection.channel() as own:
+                own.queue_declare("free.woken", passive=True)
+            (finding,) = (each for each in examine(app) if each not in read)
+        channel.queue_declare("free.woken", passive=True)
+
+    assert (finding.check, finding.severity) == ("broker-woken-queue", "weak")
+    taken, reserved = finding.found.split("; ")
+    assert taken.startswith("taken.woken beside taken cannot be declared: ")
+    assert "inequivalent arg 'durable'" in taken
+    assert "ACCESS_REFUSED" in reserved
+    assert "permission to configure" in finding.fix
 
 
 def test_a_rabbitmq_that_lets_nobody_in_is_no_error(

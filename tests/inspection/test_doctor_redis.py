@@ -60,7 +60,7 @@ def replica(servers: list[RedisServer], server: RedisServer) -> Iterator[RedisSe
     """A server that follows the other one."""
     configure(servers[1], **GOOD)
     follow(servers[1], server)
-    until("it follows", lambda: server.info("replication")["connected_slaves"] == 1)
+    until("it follows", lambda: "online" in str(server.info("replication").get("slave0")))
     yield servers[1]
     follow(servers[1], None)
     until("it has left", lambda: server.info("replication")["connected_slaves"] == 0)

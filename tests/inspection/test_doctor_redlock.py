@@ -112,3 +112,25 @@ def test_a_node_whose_clock_differs_is_found(nodes: RedisNodes, tmp_path: Path) 
 
     assert bad(findings) == {"redlock-clocks": "weak"}
     assert {f.where for f in findings} == {f"node 127.0.0.1:{node.port}" for node in nodes[1:]}
+
+
+@pytest.mark.parametrize(
+    ("refused", "asked"),
+    [("time", True), ("evalsha", False), ("eval", False)],
+)
+def test_nodes_that_refuse_a_command_are_not_said_to_be_silent(
+    nodes: RedisNodes, tmp_path: Path, refused: str, asked: bool
+) -> None:
+    rules = ("reset", "on", ">hunter2", "~*", "+@all", f"-{refused}")
+    for node in nodes:
+        with node.client() as client:
+            client.script_flush()
+            client.execute_command("ACL", "SETUSER", "shop", *rules)
+    url = nodes.url.replace("://", "://shop:hunter2@")
+    with patient(tmp_path, dlock_url=url) as app:
+        findings = examine(app)
+
+    unanswered = {"no-answer": "unknown"} if asked else {}
+    assert bad(findings) == {"store-lock": "broken", **unanswered}
+    assert all(f"refuses {refused.upper()}" in finding.found for finding in findings)
+    assert all(f"ACL SETUSER … +{refused}" in finding.fix for finding in findings)

@@ -208,6 +208,23 @@ def test_one_woken_in_vain_says_how_often(open_one: Open, monkeypatch: pytest.Mo
     assert f"no worker has taken it yet, although it was woken {grant.woken} times" in said
 
 
+def test_one_that_keeps_its_turn_says_why_a_worker_has_put_it_off(open_one: Open) -> None:
+    desk, limits = open_one(dlock_history=None), [2]
+
+    def at_once(order: str) -> int:
+        return limits[0]
+
+    waits = task(desk, "queue", limit=at_once).delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+    limits.clear()
+    desk.deliver()
+
+    answer = ask(desk, waits.id)
+    assert answer.state is State.WOKEN
+    assert says(answer, "what at_once() says for 'order:42' is not known: it raised IndexError")
+
+
 class MuchLater:
     """It comes back, and has no place kept for it meanwhile."""
 

@@ -34,6 +34,14 @@ pytestmark = [pytest.mark.server("promtool"), pytest.mark.once]
 RULES = str(files("celery_dlock.monitoring") / "rules.yml")
 LABELS = 'job="shop",task="charge",template="order:{order}"'
 
+
+def test_the_page_names_each_series_that_the_rules_record() -> None:
+    page = Path("docs/how-to/metrics.rst").read_text(encoding="utf-8")
+
+    recorded = re.findall(r"record: (\w+)", Path(RULES).read_text(encoding="utf-8"))
+    assert [name for name in recorded if f"``{name}``" not in page] == []
+
+
 #: Series by name and further labels, as a value at the start and a step each minute.
 Series = dict[str, str]
 

@@ -92,7 +92,7 @@ class Worker:
         self.manager = LockManager(self, self._wake, monotonic=Monotonic())  # type: ignore[arg-type]
         self.unheard: list[Callable[[], object]] = []
         pending: Any = self.manager._pending_releases
-        pending.retry = lambda what, release: self.unheard.append(release)
+        pending.retry = lambda _, release, key="": self.unheard.append(release)
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
 
     def __getattr__(self, name: str) -> Any:

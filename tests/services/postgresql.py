@@ -46,6 +46,7 @@ class PostgresqlServer(ServerProcess):
         # -F: what it says it has written stays through a kill, though not through a power cut
         unsynced = [] if self._syncs else ["-F"]
         options = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder), *unsynced]
+        options += ["-c", "search_path=public"]  # without a schema that is named like the role
         self.run(self._programs / "postgres", "-D", data, *options)
 
     def answers(self) -> bool:

@@ -73,7 +73,7 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
         "publishing/call.py": ("_UniqueCall._give_back", "_never_comes"),
     },
     "whether the store takes writes is not asked": {
-        "locks/probe.py": ("check_writes",),
+        "locks/probe.py": ("check_writes", "check_shortcut", "check_rules"),
     },
     "Amazon is asked for its region": {
         "messages/broker_name.py": ("_region_of_this_host",),

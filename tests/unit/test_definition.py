@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
+import sys
 from inspect import isroutine, signature
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from celery_dlock import (
     Shared,
     locked_task,
 )
+from celery_dlock.locks.definition import Definition
 from celery_dlock.tasks.typed import TaskOptions
 
 NEWEST = Replace(running=True)
@@ -232,3 +236,41 @@ def test_arguments_of_another_kind_are_refused_as_by_celery(
         with pytest.raises(TypeError) as caught:
             made.apply_async(*args, **kwargs)
         assert "celery_dlock" not in str(caught.value)
+
+
+SOURCE = """
+def charge(order: Order, amount: Amount = 1) -> Receipt: ...
+def key(order: Order, amount: Amount) -> Key: ...
+def limit(order: Order, amount: Amount) -> Number: return 2
+"""
+
+
+def test_types_that_only_checkers_import_are_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given functions whose annotations have no value, Where Python would evaluate them
+    evaluates = sys.version_info >= (3, 14)
+    as_text = 0 if evaluates else annotations.compiler_flag
+    shop: dict[str, Any] = {"__name__": "shop"}
+    exec(compile(SOURCE, "shop.py", "exec", as_text, dont_inherit=True), shop)
+    if not evaluates:
+        _evaluate_as_python_3_14(monkeypatch)
+
+    definition = Definition.of(
+        shop["charge"], bound=False, name="charge", key=[Limit(shop["key"], shop["limit"])]
+    )
+
+    assert list(definition.signature.parameters) == ["order", "amount"]
+
+
+def _evaluate_as_python_3_14(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rules of :mod:`annotationlib`: only as text, or as references, they need no value."""
+    read = inspect.signature
+
+    def evaluated(function: Any, *, annotation_format: str = "VALUE", **how: Any) -> Any:
+        if annotation_format == "VALUE":
+            raise NameError("name 'Order' is not defined")
+        return read(function, **how)
+
+    formats = SimpleNamespace(STRING="STRING", FORWARDREF="FORWARDREF")
+    monkeypatch.setitem(sys.modules, "annotationlib", SimpleNamespace(Format=formats))
+    monkeypatch.setattr(inspect, "signature", evaluated)
+    monkeypatch.setattr(sys, "version_info", (3, 14))

@@ -405,6 +405,23 @@ def test_a_key_that_is_not_released_keeps_no_other(store: Faulty, failing: str) 
     assert watched(store.locks) == set()
 
 
+def test_who_asks_for_a_key_that_its_own_process_has_not_released_yet_gets_it(
+    store: Faulty,
+) -> None:
+    lease = taken(store.locks.acquire(claims(keys=["a"]), KEEPING))
+    store.fault = fails_for(("leave", "a"))
+    with pytest.raises(BackendUnavailable):
+        store.locks.release(lease, Outcome.OVER)
+    assert isinstance(store.locks.acquire(claims("next", ["a"]), KEEPING), Refused)
+    store.fault = fails_for()
+
+    next_lease = taken(store.locks.acquire(claims("next", ["a"]), KEEPING))
+
+    until("it is told again", lambda: not store.locks._pending_releases._pending)
+    assert store.held() == {"a"}
+    next_lease.check()
+
+
 def test_a_task_without_a_lease_is_not_woken_for_an_outage(store: Faulty) -> None:
     (mine,) = claims(keys=["a"], wait=WaitMode.QUEUE, done_ttl=int(TTL * SECOND))
     holder = taken(store.manager().acquire(claims("holder", ["a"]), KEEPING))

@@ -9,6 +9,7 @@ import pytest
 
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.pending_releases import FIRST_PAUSE, GIVE_UP_AFTER, PendingReleases
+from celery_dlock.stores.base import InUse
 from tests.services.until import until
 
 
@@ -49,6 +50,28 @@ def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
     until("both are heard", lambda: len(store.heard) == 2)
     assert store.heard == ["a is done", "b is over"]
     assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0, 5.0]
+
+
+def test_a_key_whose_transaction_is_open_holds_up_no_other_and_is_asked_for_as_often() -> None:
+    store, both = Store(away=0), threading.Event()
+
+    def wait(stirred: threading.Event, pause: float) -> bool:
+        both.wait(60)
+        return store.wait(stirred, pause)
+
+    def in_use() -> None:
+        if len(store.pauses) < 8:
+            raise InUse("a transaction is open")
+        store.heard.append("a is over")
+
+    releases = PendingReleases(monotonic=lambda: store.now, wait=wait)
+    releases.retry("a is over", in_use)
+    store.retry(releases, "b is over")
+    both.set()
+
+    until("both are heard", lambda: len(store.heard) == 2)
+    assert store.heard == ["b is over", "a is over"]
+    assert max(store.pauses) == FIRST_PAUSE
 
 
 def test_a_store_that_stays_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -127,9 +127,15 @@ ANSWERED: dict[Refusal, Any] = {
         "a duplicate of a task that is already done", events.Dropped(SUBJECT, KEY, "done")
     ),
     Drop(Reason.WAITING): Gone(
-        "a duplicate of a task that is already waiting", events.Dropped(SUBJECT, KEY, "waiting")
+        "a duplicate of a task that is already waiting",
+        events.Dropped(SUBJECT, KEY, "waiting"),
+        parked=True,
     ),
-    Park(): Gone(f"waits for {KEY} in the lock store", events.Parked(SUBJECT, KEY, refused=True)),
+    Park(): Gone(
+        f"waits for {KEY} in the lock store",
+        events.Parked(SUBJECT, KEY, refused=True),
+        parked=True,
+    ),
     End(Ending.TIMED_OUT): fails(LockTimeout(KEY, waited=7.0), TIMED_OUT),
     End(Ending.REVOKED): Revoke(events.Revoked(SUBJECT, KEY)),
     End(Ending.DROPPED): Finish(
@@ -252,7 +258,7 @@ def test_one_that_was_replaced_ends_as_skipped_and_a_write_that_was_refused_is_t
 def test_what_runs_again_is_published_or_in_the_store(queues: bool, carried: bool) -> None:
     found = repeated(replace(FACTS, queues=queues), LOST, _half, carried=carried)
     if queues and carried:
-        assert found == Gone(f"{LOST}; the lock store has its message")
+        assert found == Gone(f"{LOST}; the lock store has its message", parked=True)
         return
     assert isinstance(found, Resend)
     assert (found.countdown, found.history) == (2.0, replace(PAST, lost=3))

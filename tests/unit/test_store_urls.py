@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import traceback
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_a_url_is_refused_without_telling_its_password(url: str | tuple[str, str
     ("url", "driver", "why"),
     [
         ("redis://h", {"no_such_option": 1}, "option 'no_such_option'"),
+        *(
+            (url, {"ssl_cert_reqs": value}, f"^ssl_cert_reqs={value!r}, .* CERT_NONE, none")
+            for url in (
+                "rediss://h",
+                "redis+sentinel://h/m",
+                "redis+cluster://h",
+                "redlock://a,b,c",
+            )
+            for value in ("sometimes", "Required", 5)
+        ),
+        (
+            "redis+sentinel://h/m",
+            {"sentinel_kwargs": {"ssl": True, "ssl_cert_reqs": "yes"}},
+            "^ssl_cert_reqs='yes'",
+        ),
         *(("etcd://h", {name: 1}, None) for name in ("no_such_option", "grpc_options", "ca_cert")),
         *(("etcd://h", {"timeout": value}, None) for value in (0, "5", True, float("nan"))),
         *(("etcd://h", {"grpc_options": value}, None) for value in ([("name", None)], [1])),
@@ -126,8 +142,30 @@ class TestRedis:
         assert connection(url, driver)["ssl_check_hostname"] is True
         unnamed = {**driver, "ssl_check_hostname": False}
         assert connection(url, unnamed)["ssl_check_hostname"] is False
-        unchecked = {**driver, "ssl_cert_reqs": "none"}
-        assert not connection(url, unchecked).get("ssl_check_hostname")
+        for none in ("none", "CERT_NONE", None, ssl.CERT_NONE):
+            unchecked = connection(url, {**driver, "ssl_cert_reqs": none})
+            assert not unchecked.get("ssl_check_hostname")
+
+    @pytest.mark.parametrize(
+        ("url", "driver"),
+        [
+            ("rediss://h?{}", {}),
+            ("redis+sentinel://h/shop?{}", {"ssl": True}),
+            ("redlock://a,b,c?{}", {"connection_class": SSLConnection}),
+            ("redis+cluster://h?{}", {"ssl": True}),
+        ],
+    )
+    @pytest.mark.parametrize("name", ["required", "optional", "none"])
+    def test_celery_and_redis_py_spell_which_certificates_are_asked_for(
+        self, url: str, driver: dict[str, Any], name: str
+    ) -> None:
+        for spelled in (name, f"CERT_{name.upper()}"):
+            for query, options in (
+                (f"ssl_cert_reqs={spelled}", {}),
+                ("", {"ssl_cert_reqs": spelled}),
+            ):
+                made = connection(url.format(query), {**driver, **options})
+                assert made["ssl_cert_reqs"] == name
 
     def test_a_cluster_with_tls_is_refused_where_redis_py_checks_no_names(self) -> None:
         old = int(redis.__version__.split(".")[0]) < 6
@@ -145,8 +183,12 @@ def connection(url: str, driver: dict[str, Any]) -> dict[str, Any]:
     """What redis-py is told of each connection."""
     if url.startswith("redlock"):
         return dict(Nodes.of(url, driver, 30).options[0])
+    session: Any
+    if "cluster" in url:
+        session = session_of_cluster(url, driver)
+        return dict(session._options)
     if "sentinel" in url:
-        session: Any = session_of_sentinels(url, BackendOptions(driver=driver))
+        session = session_of_sentinels(url, BackendOptions(driver=driver))
     else:
         session = session_of(url, driver)
     return dict(session.client.connection_pool.connection_kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from celery.backends.cache import CacheBackend
 from celery_dlock import ConfigurationError, LockContended, current_lease, lock, locked_task
 from celery_dlock.core.events import Event
 from celery_dlock.monitoring.history_reader import HistoryReader
-from celery_dlock.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime, settings_of
 from celery_dlock.testing import (
     InlineWorker,
     ManualClock,
@@ -23,6 +23,7 @@ from celery_dlock.testing import (
     in_memory,
     inline_worker,
 )
+from celery_dlock.testing.isolation import every_app_isolated
 from tests.services.forked import in_a_forked_child
 
 
@@ -117,8 +118,43 @@ def test_a_retry_and_a_task_without_a_lock(app: Celery, worker: InlineWorker) ->
 
     result = again.delay()
     assert [worker.deliver(), worker.deliver(), result.get()] == ["retried", "succeeded", "ran"]
-    with pytest.raises(AssertionError, match="no message waits in the queue 'celery'"):
+    with pytest.raises(AssertionError, match=r"no message waits in any of .*'celery'"):
         worker.deliver()
+
+
+def nothing() -> None:
+    pass
+
+
+def test_a_worker_without_the_name_of_a_queue_handles_all(app: Celery, clock: ManualClock) -> None:
+    app.conf.update(task_default_queue="orders.fifo", task_routes={"plain": {"queue": "mail"}})
+    charge = made(app, "queue")
+    app.task(name="plain")(nothing)
+    with inline_worker(app) as worker:
+        with held_by_another("order:2", app=app):
+            charge.delay(2)
+            app.send_task("plain")
+            assert (worker.queued(), worker.queued("mail"), worker.queued("orders.fifo")) == (
+                2,
+                1,
+                1,
+            )
+            assert worker.deliver("mail") == "succeeded"
+            assert worker.deliver() == "parked"
+        charge.delay(3)
+        assert (worker.queued(), worker.queued("orders.fifo")) == (2, 2)  # one of them was woken
+        result = charge.apply_async((4,), queue="night")
+        assert [worker.deliver("night"), result.get()] == ["succeeded", "ran"]
+        woken = worker.take()
+        assert woken is not None
+        assert (woken.headers["argsrepr"], worker.queued()) == ("(2,)", 1)
+
+
+def test_messages_of_one_application_reach_another(app: Celery, clock: ManualClock) -> None:
+    shop = Celery("shop", set_as_current=False)
+    app.send_task("shop.ship")
+    with in_memory(shop):
+        assert InlineWorker(shop).queued() == 1
 
 
 def test_messages_of_one_test_do_not_reach_the_next(app: Celery, clock: ManualClock) -> None:
@@ -190,6 +226,59 @@ def test_a_test_reaches_nothing_that_is_configured(configured: Celery, tmp_path:
     assert plain.backend is own
 
 
+USES: dict[str, Callable[[Celery, Any], object]] = {
+    "pool": lambda app, task: app.pool,
+    "producers": lambda app, task: app.amqp.producer_pool,
+    "to read": lambda app, task: app.connection_for_read().as_uri(),
+    "to write": lambda app, task: app.connection_for_write().as_uri(),
+    "results": lambda app, task: app.backend,
+    "results of a task": lambda app, task: task.backend,
+    "store": lambda app, task: runtime(app).settings.url,
+    "settings": lambda app, task: settings_of(app).history,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_every_application_is_isolated_before_its_first_use(
+    configured: Celery, use: Callable[[Celery, Any], object]
+) -> None:
+    charge = made(configured, "queue")
+    before = use(configured, charge)
+
+    with every_app_isolated(ManualClock()):
+        assert use(configured, charge) != before
+
+    assert use(configured, charge) == before
+
+
+def test_an_application_of_the_block_is_isolated_and_one_that_is_not_used_may_be_wrong(
+    configured: Celery,
+) -> None:
+    with every_app_isolated(ManualClock()):
+        late = Celery("late", broker=NOWHERE, backend=NOWHERE, set_as_current=False)
+        late.conf.update(dlock_url=NOWHERE, dlock_ttl=7, dlock_tll=7)
+        charge = made(late, "queue")
+        with pytest.raises(ConfigurationError, match="dlock_ttl"):
+            charge(2)
+        del late.conf["dlock_tll"]
+
+        with in_memory(late) as clock, held_by_another("order:2", app=late):
+            with pytest.raises(LockContended):
+                charge(2)
+            clock.advance(8)
+        assert charge(2) == "ran"
+        assert charge.delay(2).state == "PENDING"
+
+        with in_memory(late) as same:
+            assert same is clock
+        in_a_forked_child(lambda: refused(configured))
+
+
+def refused(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="this is another process"):
+        runtime(app)
+
+
 def test_a_block_within_the_block_shares_its_locks_and_may_end_later(configured: Celery) -> None:
     first, second = inline_worker(configured), in_memory(configured)
     with ExitStack() as ends_first, ExitStack() as ends_later:
@@ -206,9 +295,5 @@ def test_a_block_within_the_block_shares_its_locks_and_may_end_later(configured:
 
 
 def test_a_forked_process_does_not_reach_the_real_store_either(configured: Celery) -> None:
-    def refused() -> None:
-        with pytest.raises(ConfigurationError, match="this is another process"):
-            runtime(configured)
-
     with in_memory(configured):
-        in_a_forked_child(refused)
+        in_a_forked_child(lambda: refused(configured))

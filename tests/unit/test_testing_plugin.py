@@ -72,6 +72,36 @@ def test_clock(clock):
 """
 
 
+REQUESTED = """
+import pytest
+from celery_dlock import lock
+from shop import app, pay
+
+pytestmark = pytest.mark.usefixtures("dlock_in_memory")
+
+def test_pays():
+    pay(42, "event-1", 10)
+    with lock("order:42", app=app):
+        pay.delay(42, "event-2", 10)
+
+def test_with_a_worker(inline_worker):
+    with lock("order:42", app=app):
+        pass
+
+def nested(outer, inner):
+    with lock(outer, app=app), lock(inner, app=app):
+        pass
+
+@pytest.mark.usefixtures("checked_lock_order")
+def test_an_order():
+    nested("a", "b")
+
+@pytest.mark.usefixtures("checked_lock_order")
+def test_the_inverse_order():
+    nested("b", "a")
+"""
+
+
 def run(folder: Path, *options: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *options]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -97,6 +127,16 @@ def test_a_project_tells_a_fenced_task_from_one_that_is_not(tmp_path: Path) -> N
     assert "E   AssertionError: shop.pay_unfenced came too late and nothing refused it" in told
     assert "fencing.admit(connection)" in told
     assert "stale.py:" not in told  # the trace ends in the user's test
+
+
+def test_fixtures_that_are_requested_and_not_called_do_what_they_say(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "test_shop.py").write_text(REQUESTED)
+
+    told = run(tmp_path, "-rA", "--tb=short")
+
+    assert "4 passed, 1 error" in told, told
+    assert "ERROR test_shop.py::test_the_inverse_order - AssertionError: locks are nested" in told
 
 
 def test_a_project_that_uses_none_of_it_imports_none_of_it(tmp_path: Path) -> None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import gc
 import logging
 import pickle
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from traceback import walk_tb
+from typing import Any, Literal
 
 import pytest
 from billiard.einfo import ExceptionInfo, Traceback
+from celery import signals
 from celery.app import trace
 from celery.exceptions import Ignore, Retry
+from celery.worker import state as worker_state
 
 from celery_dlock import LockedTask, Policy, Queue, Reschedule, lock
-from celery_dlock.delivery.carry_out import says_more, tell_briefly
+from celery_dlock.delivery.carry_out import is_parked, says_more, tell_briefly
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
-from tests.workers.conftest import charging
+from tests.workers.conftest import charging, received
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,7 @@ def test_one_that_only_goes_elsewhere_takes_few_bytes(
     assert isinstance(info.exception, raised)
     assert str(info.exception) in str(info)
     assert info.tb is None
+    assert is_parked(info.exception) is (raised is Ignore)
 
 
 def test_one_that_fails_tells_all_there_is(desk: Desk) -> None:
@@ -76,6 +80,26 @@ def test_so_does_what_the_body_itself_raises(desk: Desk) -> None:
     _, info = told(desk, charge, "42")
 
     assert info.tb is not None
+
+
+@pytest.mark.parametrize("policy", [Queue(), Reschedule()])
+def test_a_tool_in_the_child_can_tell_a_delivery_without_a_body(desk: Desk, policy: Any) -> None:
+    @desk.locked("order:{order}", on_contention=policy)
+    def charge(order: str) -> None:
+        raise Ignore("of its own")
+
+    before_body = []
+
+    def ended(retval: Any = None, **_: Any) -> None:
+        before_body.append(getattr(retval, "dlock_before_body", False))
+
+    signals.task_postrun.connect(ended)
+    charge.delay("42")
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.deliver()
+    desk.deliver()
+
+    assert before_body == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +136,106 @@ def test_celery_says_it_where_ours_is_unread(desk: Desk, caplog: pytest.LogCaptu
     with lock("order:42", app=desk.app):
         told(desk, charge, "42")
     assert "ignored" in caplog.text
+
+
+# Tools leave out the frames that say so: to them a trace begins with the body.
+
+
+def shown(error: BaseException | None) -> list[str]:
+    """The functions in the trace of *error* that do not ask to be left out."""
+    assert error is not None
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return [f.f_code.co_name for f in frames if not f.f_locals.get("__tracebackhide__")]
+
+
+@pytest.fixture
+def failures(desk: Desk) -> Iterator[list[list[str]]]:
+    """What is shown of each failure, from where Celery calls the task."""
+    found: list[list[str]] = []
+
+    def failed(exception: BaseException | None = None, **_: Any) -> None:
+        found.append(shown(exception)[1:])
+
+    signals.task_failure.connect(failed)
+    yield found
+    signals.task_failure.disconnect(failed)
+
+
+@pytest.mark.parametrize("on_lost", ["flag", "abort"])
+def test_a_trace_begins_with_the_body(
+    desk: Desk, failures: list[list[str]], on_lost: Literal["flag", "abort"]
+) -> None:
+    @desk.locked("order:{order}", on_lost=on_lost)
+    def charge(order: str) -> None:
+        raise ValueError("no such order")
+
+    charge.delay("42")
+    desk.deliver()
+    assert failures == [["charge"]]
+
+    with pytest.raises(ValueError, match="no such order") as caught:
+        desk.app.tasks[charge.name]("42")
+    assert shown(caught.value)[1:] == ["charge"]
+
+
+def test_a_defect_of_the_library_keeps_its_frames(desk: Desk, failures: list[list[str]]) -> None:
+    def broken(_: Execution) -> None:
+        raise AssertionError("of ours")
+
+    charge = charging(desk)
+    desk.patch.setattr("celery_dlock.delivery.taking._take", broken)
+    charge.delay("42")
+    desk.deliver()
+    assert failures == [["deliver", "take", "broken"]]
+
+
+# The state of a task to those who follow Celery's events: Flower, exporters, `celery events`.
+
+
+@pytest.fixture
+def states(desk: Desk) -> Callable[[str], str]:
+    """``states(task_id)``: by all events that were sent so far."""
+    queue = desk.app.events.Receiver(desk.connection).queue(desk.channel)
+    queue.declare()
+    state = desk.app.events.State()
+
+    def now(task_id: str) -> str:
+        for message in iter(queue.get, None):
+            state.event({**message.payload, "local_received": 0.0})
+        return str(state.tasks[task_id].state)
+
+    return now
+
+
+def test_one_that_is_parked_is_not_shown_as_started(
+    desk: Desk, states: Callable[[str], str]
+) -> None:
+    @desk.locked("order:{order}", on_contention=Queue(), bind=True)
+    def charge(self: LockedTask, order: str) -> None:
+        desk.ran.append(states(self.request.id))
+
+    with lock("order:42", app=desk.app, timeout=0):
+        result = charge.delay("42")
+        desk.deliver()
+        assert states(result.id) == "RETRY"
+
+    desk.deliver()
+    assert desk.ran == ["STARTED"]
+    assert states(result.id) == "SUCCESS"
+
+
+def test_nor_later_if_it_is_revoked(desk: Desk, states: Callable[[str], str]) -> None:
+    charge = charging(desk, on_contention=Queue())
+    with lock("order:42", app=desk.app, timeout=0):
+        result = charge.delay("42")
+        desk.deliver()
+    worker_state.revoked.add(result.id)
+    try:
+        assert received(desk, desk.receive()).revoked()
+    finally:
+        worker_state.revoked.discard(result.id)
+
+    assert states(result.id) == "REVOKED"
 
 
 # A task that goes elsewhere leaves nothing in its worker, not even for the garbage collector.

@@ -22,6 +22,7 @@ from celery_dlock import (
     StaleFencingToken,
     lock,
 )
+from celery_dlock.core import turns
 from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking, unique
 from celery_dlock.locks import hold
 from celery_dlock.locks import unique as claims
@@ -53,6 +54,25 @@ def is_woken(desk: Desk, send: Send, deliver: Deliver) -> None:
         send()
         desk.deliver()
     deliver()
+
+
+def at_once() -> int:
+    if at_once in _away:
+        raise OSError("the table of limits does not answer")
+    return 2
+
+
+_away: set[Callable[[], int]] = set()
+
+
+def keeps_its_turn(desk: Desk, send: Send, deliver: Deliver) -> None:
+    desk.patch.setattr(turns, "WAKE_AGAIN_FIRST", 0)
+    with lock("b", app=desk.app, timeout=0):
+        send()
+        desk.deliver()
+    _away.add(at_once)
+    deliver()
+    _away.clear()
 
 
 def runs(desk: Desk, send: Send, deliver: Deliver) -> None:
@@ -87,10 +107,12 @@ def opened(
         (runs, Queue(), {"loses": True}),
         (is_refused, Queue(), {"key": LIMITS}),
         (is_woken, Queue(), {"key": LIMITS}),
+        (keeps_its_turn, Queue(), {"key": "b", "limit": at_once}),
     ],
     ids=[
         *("it is parked", "it looks and is parked", "it is rescheduled", "it was woken"),
         *("it is put back", "it is parked at a limit", "it was woken at a limit"),
+        "it keeps its turn without a limit",
     ],
 )
 def test_at_whatever_instant_the_limit_strikes_a_failure_is_final(

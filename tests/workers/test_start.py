@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from celery import Celery, _state
 from celery._state import _on_app_finalizers, _set_current_app, get_current_app
+from celery.app import trace
 from celery.concurrency.gevent import TaskPool as GreenPool
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.thread import TaskPool as ThreadPool
@@ -35,6 +37,8 @@ from tests.workers.conftest import MakeLab, charging
 SECRET = "tiger-1234"
 
 NOWHERE = "redis://127.0.0.1:1/0"
+
+BUILD_TRACER = trace.build_tracer
 
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -88,6 +92,57 @@ def test_it_does_not_abort_bodies_where_greenlets_stand_in_for_threads() -> None
 
         with pytest.raises(ConfigurationError, match=r'charge: on_lost="abort" is not possible'):
             CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=GreenPool))
+        forget(desk.app)
+
+
+def replaced(name: str, task: Any, **_: Any) -> Callable[..., Any]:
+    """As pools for coroutines do it: another tracer, with Celery's parts in its closure."""
+    info = trace.TraceInfo
+
+    def trace_task(*_: Any) -> Any:
+        return info, trace_task
+
+    return trace_task
+
+
+def watched(name: str, task: Any, **options: Any) -> Callable[..., Any]:
+    """As tools that watch errors do it."""
+    celerys = BUILD_TRACER(name, task, **options)
+
+    @wraps(celerys)
+    def trace_task(*args: Any) -> Any:
+        return celerys(*args)
+
+    return trace_task
+
+
+def watched_in_their_own_name(*args: Any, **options: Any) -> Callable[..., Any]:
+    celerys: Any = watched(*args, **options)
+    if celerys is None:
+        before = celerys
+    return lambda *args: celerys(*args) or before  # whose cell is empty
+
+
+def test_it_does_not_start_with_another_tracer_than_celerys() -> None:
+    with open_desk() as desk:
+        worker = SimpleNamespace(app=desk.app, pool_cls=ThreadPool)
+        check = CheckAtStart(worker)
+        desk.patch.setattr(trace, "build_tracer", replaced)
+        check.include(worker)  # no task has a lock
+
+        charging(desk)
+        with pytest.raises(ConfigurationError, match=rf"charge has a lock, and {__name__} has rep"):
+            check.include(worker)
+        forget(desk.app)
+
+
+@pytest.mark.parametrize("build", [BUILD_TRACER, watched, watched_in_their_own_name])
+def test_it_starts_with_a_tracer_around_celerys(build: Callable[..., Any]) -> None:
+    with open_desk() as desk:
+        charging(desk)
+        desk.patch.setattr(trace, "build_tracer", build)
+        worker = SimpleNamespace(app=desk.app, pool_cls=ThreadPool)
+        CheckAtStart(worker).include(worker)
         forget(desk.app)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import migrations
 
 from celery_dlock.django.tables import MakeTables
-from celery_dlock.stores.postgresql.schema import FOUND, SCHEMA, missing
+from celery_dlock.stores.postgresql.schema import DROPS, FOUND, SCHEMA, missing
 
 
 class CreateTables(MakeTables):
@@ -24,7 +24,7 @@ class CreateTables(MakeTables):
             return missing(*cursor.fetchone())
 
     def dropped_by(self, schema_editor: Any) -> Iterable[str]:
-        return ("DROP SCHEMA IF EXISTS dlock CASCADE",) if _is_postgresql(schema_editor) else ()
+        return DROPS if _is_postgresql(schema_editor) else ()
 
     def describe(self) -> str:
         return "Make the tables of the lock store"

@@ -1,5 +1,6 @@
 """The broker: whether it keeps messages, how long it waits for an answer, and how long a task
-may take and wait. Of RabbitMQ also whether queues and messages outlive it.
+may take and wait. Of RabbitMQ also whether queues and messages outlive it, and of Amazon SQS what
+its queues were created with.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -51,7 +52,14 @@ CONSUMER_TIMEOUT = 1800.0
 _PER_QUEUE = (3, 12)
 
 #: The kinds of transports that are read.
-READ = ("redis", "amqp", "filesystem", "memory")
+READ = ("redis", "amqp", "sqs", "filesystem", "memory")
+
+#: What lets a queue be declared, by the kinds of transports that may refuse it.
+_DECLARING = {
+    "amqp": "the permission to configure it (rabbitmqctl set_permissions), with the arguments that "
+    "it has there",
+    "sqs": "sqs:CreateQueue; with predefined_queues, name the queue there",
+}
 
 #: How messages that outlive a restart are sent, as it may be written.
 _LASTING = (2, "persistent")
@@ -238,9 +246,27 @@ VISIBILITY: Checks[Mapping[str, Any]] = {
         "visibility_timeout = {0[limit]:g}; {0[names]} may {0[what]} {0[longest]:g} s",
         promise="A message is delivered again and again while its task still runs or waits. Each "
         "duplicate is rescheduled, and dropped in the end.",
-        fix='broker_transport_options = {{"visibility_timeout": {0[twice]:g}}}',
+        fix='broker_transport_options = {{"visibility_timeout": {0[twice]:g}}}{0[also]}',
     )
 }
+
+#: Of the queues of an Amazon SQS whose attribute is not what Celery is told.
+SQS: Checks[str] = {
+    "sqs-visibility-timeout": Weak(
+        lambda differing: differing,
+        "{}",
+        promise="The queue's own counts. If it is shorter, a message is delivered again while its "
+        "task runs or waits; if it is longer, a finished task is forgotten while a duplicate of it "
+        "can still be delivered: it runs again.",
+        fix="broker_transport_options with the visibility_timeout of the queues, or give them the "
+        "attribute VisibilityTimeout that the option says",
+    )
+}
+
+_BEHIND_ALL = (
+    "A woken task waits behind all messages that were published meanwhile, and its key is idle as "
+    "long."
+)
 
 #: Of the tasks whose messages wait in the store for one other broker than ours.
 STRANGERS: Checks[Mapping[str, str]] = {
@@ -264,6 +290,13 @@ class Broker:
     scheme: str
     driver: str
 
+    @property
+    def check(self) -> str:
+        """What a person has to look at where we do not."""
+        is_redis = self.scheme.startswith(("sentinel", "redis"))
+        settings = "appendonly yes and maxmemory-policy noeviction" if is_redis else "how it stores"
+        return f"its server: {settings}"
+
     def forgets(self) -> Mapping[str, float]:
         """How long finished tasks are known, if that is not twice the visibility timeout."""
         visible = visibility_timeout(self.case.app)
@@ -279,6 +312,16 @@ class Broker:
         return "; ".join(f"beside {name} there is no queue: {why[name]}" for name in why)
 
 
+#: Of why queues for woken messages are not declared, and what would allow it.
+UNDECLARED: Checks[tuple[str, str]] = {
+    "broker-woken-queue": Weak(
+        lambda refused: refused[0] and refused,
+        "{0[0]}",
+        promise=_BEHIND_ALL,
+        fix="allow {0[1]}",
+    )
+}
+
 BROKER: Checks[Broker] = {
     "broker-done-ttl": Broken(
         Broker.forgets,
@@ -290,8 +333,7 @@ BROKER: Checks[Broker] = {
     "broker-woken-queue": Weak(
         Broker.without_woken_queue,
         "{}",
-        promise="A woken task waits behind all messages that were published meanwhile, and its key "
-        "is idle as long.",
+        promise=_BEHIND_ALL,
         fix="declare it in task_queues, like that queue",
     ),
     "broker-filesystem": Weak(
@@ -313,7 +355,7 @@ BROKER: Checks[Broker] = {
         lambda broker: broker.driver not in READ and broker,
         "the doctor does not read a broker at {0.scheme}://",
         promise="It is not known whether the broker keeps its messages through a restart.",
-        fix="check its server; a Redis needs appendonly yes and maxmemory-policy noeviction",
+        fix="check {0.check}",
     ),
 }
 
@@ -330,15 +372,88 @@ def examine_broker(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
         if driver == "redis" and scheme not in ("redis", "rediss"):
             driver = ""  # behind Sentinels, or at a socket
         yield from judged(BROKER, Broker(case, tasks, scheme, driver), place)
+        of_server: Iterator[Finding] = iter(())
         if driver == "redis":
             # The driver need not be there for other brokers.
             from celery_dlock.ops.doctor.redis import examine_redis_broker
 
-            yield from asked(place, examine_redis_broker(case, url, place))
+            of_server = examine_redis_broker(case, url, place)
         elif driver == "amqp":
             queues = list(case.app.amqp.queues.values())
             rabbitmq = RabbitMQ(case.conf, tasks, queues, connection)
-            yield from asked(place, judged(RABBITMQ, rabbitmq, place))
+            of_server = judged(RABBITMQ, rabbitmq, place)
+        elif driver == "sqs":
+            of_server = examine_sqs(case, connection, place)
+        yield from asked(place, chain(of_server, _undeclared(case, connection, driver, place)))
+
+
+def examine_sqs(case: Case, connection: Any, place: str) -> Iterator[Finding]:
+    """An Amazon SQS: nothing that Celery is told changes a queue that exists."""
+    told = visibility_timeout(case.app)
+    names = [*case.app.amqp.queues, *(queue.name for queue in _beside(case).values())]
+    with connection.channel() as channel:
+        kept = {name: _visible(channel, name) for name in names}
+    differing = [
+        f"{name}: VisibilityTimeout {seconds:g}"
+        for name, seconds in kept.items()
+        if seconds not in (None, told)
+    ]
+    found = f"{'; '.join(differing)}; visibility_timeout = {told:g}" if differing else ""
+    yield from judged(SQS, found, place)
+
+
+def _visible(channel: Any, queue: str) -> float | None:
+    """For how many seconds nobody else sees a message of *queue*; ``None`` if it is not there."""
+    name = channel.canonical_queue_name(queue)
+    predefined = channel.predefined_queues
+    if predefined and name not in predefined:
+        return None
+    client = channel.sqs(queue=name)
+    try:
+        url = (
+            predefined[name]["url"]
+            if predefined
+            else client.get_queue_url(QueueName=name)["QueueUrl"]
+        )
+        reply = client.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    except client.exceptions.QueueDoesNotExist:
+        return None
+    return float(reply["Attributes"]["VisibilityTimeout"])
+
+
+def _undeclared(case: Case, connection: Any, driver: str, place: str) -> Iterator[Finding]:
+    """Declare the queues for woken messages, as workers and publishers do before they use them.
+
+    To look whether they are there says less: a worker that may not declare one does not use it.
+    """
+    if case.read_only or driver not in _DECLARING:
+        return
+    refused = [
+        f"{queue.name} beside {home} cannot be declared: {why}"
+        for home, queue in _beside(case).items()
+        if (why := _refusal(queue, connection))
+    ]
+    yield from judged(UNDECLARED, ("; ".join(refused), _DECLARING[driver]), place)
+
+
+def _beside(case: Case) -> Mapping[str, Any]:
+    """The queues for woken messages, by the name of the queue that each is beside."""
+    woken = WokenQueues(case.app, enabled=case.settings.woken_queue)
+    beside = {home.name: woken.beside(home) for home in list(case.app.amqp.queues.values())}
+    return {home: queue for home, queue in beside.items() if queue is not None}
+
+
+def _refusal(queue: Any, connection: Any) -> str:
+    """Why the broker does not let *queue* be declared, if it does not."""
+    try:
+        # A broker that refuses something closes the channel.
+        with connection.channel() as channel:
+            queue(channel).declare()
+    except connection.recoverable_connection_errors:
+        raise
+    except Exception as exc:  # each transport has errors of its own
+        return f"{exc}"
+    return ""
 
 
 def _delivered_again(case: Case, tasks: Sequence[Locked], place: str) -> Iterator[Finding]:
@@ -346,8 +461,10 @@ def _delivered_again(case: Case, tasks: Sequence[Locked], place: str) -> Iterato
     # What is acknowledged early is not delivered again while it runs.
     runs = _long({task.name: task.longest for task in tasks if task.late}, visible)
     waits = _long({task.name: task.countdown for task in tasks}, visible)
+    is_sqs = broker_url(case.conf).startswith("sqs")
+    also = ", and the same as VisibilityTimeout of queues that exist" if is_sqs else ""
     for what, long in (("run for", runs), ("retry after", waits)):
-        yield from judged(VISIBILITY, {**long, "what": what}, place)
+        yield from judged(VISIBILITY, {**long, "what": what, "also": also}, place)
 
 
 def _for_others(case: Case, place: str) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from celery_dlock.ops.doctor.finding import (
     judged,
 )
 from celery_dlock.ops.doctor.local import ONE_PROCESS
+from celery_dlock.ops.doctor.lock import examine_lock
 from celery_dlock.ops.doctor.tasks import Locked, examine_tasks
 from celery_dlock.registry import BACKENDS, load, scheme_of
 from celery_dlock.runtime import runtime
@@ -141,18 +142,19 @@ def examine_report(case: Case) -> Iterator[Finding]:
             yield from judged(REPORTED, (repr(value), secrets_of(case.conf, [name])), name)
 
 
-def examine(app: Any, clock: Clock = time.time) -> list[Finding]:
+def examine(app: Any, clock: Clock = time.time, *, read_only: bool = False) -> list[Finding]:
     """What breaks a promise in the configuration of *app*, the worst first, what is waived last.
 
-    Changes nothing. What cannot be looked at is a finding, too; there is no password in any.
+    Takes and releases locks of its own, and declares the queues for woken messages, unless it is
+    to *read_only*. What cannot be looked at is a finding, too; there is no password in any.
     """
     secrets = secrets_of(app.conf)
-    findings = [shown(finding, secrets) for finding in _examine(app, clock)]
+    findings = [shown(finding, secrets) for finding in _examine(app, clock, read_only)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return sorted(findings, key=lambda finding: bool(finding.waived))
 
 
-def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
+def _examine(app: Any, clock: Clock, read_only: bool) -> Iterator[Finding]:
     try:
         app.loader.import_default_modules()
         app.finalize()
@@ -163,10 +165,10 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
     except Exception as exc:  # a sink that cannot be imported, a task that is defined wrongly
         yield from judged(SETTINGS, exc, "settings")
         return
-    case = Case(app, locks.settings, clock)
+    case = Case(app, locks.settings, clock, read_only)
     tasks = Locked.all_of(case)
     parts = (
-        asked("store", _store(case)),
+        _store(case),
         asked("settings", examine_report(case)),
         judged(METRICS, (str(case.conf.worker_pool), locks.sinks.unseen()), "dlock_sinks"),
         asked("broker", examine_broker(case, tasks)),
@@ -177,6 +179,18 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
 
 
 def _store(case: Case) -> Iterator[Finding]:
+    """A lock is tried where nothing else is broken, unless that is waived: it may be the cause."""
+    findings = list(asked("store", _configuration(case)))
+    yield from findings
+    waived = case.settings.doctor_ignore
+    if not case.read_only and not any(
+        finding.severity == "broken" and finding.check not in waived for finding in findings
+    ):
+        heard = "\n".join(finding.found for finding in findings)
+        yield from asked("store", examine_lock(case, heard))
+
+
+def _configuration(case: Case) -> Iterator[Finding]:
     scheme = scheme_of(case.settings.url)
     yield from judged(STORE, scheme, "store")
     if scheme in BACKENDS:

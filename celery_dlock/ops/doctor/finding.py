@@ -5,6 +5,7 @@ Facts are read first and judged then. A case is an application, its settings and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
@@ -32,11 +33,15 @@ def broker_url(conf: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """*app* is a Celery application, all tasks of which are known. *clock* is this host's."""
+    """*app* is a Celery application, all tasks of which are known. *clock* is this host's.
+
+    With *read_only* nothing is written, not even for a moment.
+    """
 
     app: Any
     settings: Settings
     clock: Clock
+    read_only: bool = False
 
     @property
     def conf(self) -> Any:
@@ -148,6 +153,16 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     return event_text.listed(ordered, most) if ordered else ""
 
 
+#: How the stores on Redis say it.
+_REFUSES = re.compile(r" refuses ([A-Z|]+)")
+
+
+def right_refused(error: str) -> str:
+    """The rule of an ACL of Redis for the command that *error* says is refused, if it says so."""
+    refused = _REFUSES.search(error)
+    return f"+{refused[1].lower()}" if refused else ""
+
+
 NO_ANSWER: Checks[Exception] = {
     "no-answer": Unknown(
         lambda error: (f"{type(error).__name__}: {error}", _hint(error)),
@@ -160,5 +175,7 @@ NO_ANSWER: Checks[Exception] = {
 
 def _hint(error: Exception) -> str:
     if isinstance(error, ImportError):
-        return "install it: Celery has an extra for each broker, such as celery[redis]"
+        return 'install it: Celery has an extra for each broker, pip install "celery[…]"'
+    if right := right_refused(str(error)):
+        return f"allow it for the user: ACL SETUSER … {right}"
     return "run the doctor where the workers run, while this server answers and allows it"

@@ -185,8 +185,7 @@ SQLITE: Checks[File] = {
         "it lies on {}, a network file system",
         promise="SQLite's file locks are not reliable there: two machines hold one key, and the "
         "file may be destroyed.",
-        fix="a file on a local disk for one machine; for several, a store with a server, as in "
-        "dlock_url = 'redis://…'",
+        fix="a file on a local disk for one machine; for several, a store with a server",
     ),
     "sqlite-volatile": Broken(
         lambda file: file.kind in VOLATILE and file.kind,
@@ -199,8 +198,7 @@ SQLITE: Checks[File] = {
         lambda file: file.broker_host,
         "the broker is at {}, so there may be workers on other machines",
         promise="A worker on another machine has locks of its own: two tasks hold one key.",
-        fix="run all workers on this machine, or a store with a server, as in "
-        "dlock_url = 'redis://…'",
+        fix="run all workers on this machine, or a store with a server",
     ),
     "sqlite-unusable": (
         Broken(

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery_dlock.ops.doctor.finding import Broken, Case, Checks, Finding, Unknown, Weak, judged
 from celery_dlock.ops.doctor.shared import clock_skew, measured
-from celery_dlock.stores.postgresql.connection import Connections, Statement, address_of
-from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, prepare, table_version
+from celery_dlock.stores.postgresql.connection import Address, Connections, Statement, address_of
+from celery_dlock.stores.postgresql.schema import (
+    SCHEMA_VERSION,
+    SHADOWS,
+    prepare,
+    table_version,
+)
 
 #: The oldest version that is tried.
 OLDEST = 130000
 
 _SETTINGS = Statement(
-    b"""SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+    f"""SELECT current_setting('server_version_num')::int, current_setting('server_version'),
     current_setting('fsync') = 'on', current_setting('synchronous_commit'),
     current_setting('synchronous_standby_names'), pg_is_in_recovery(),
     (SELECT count(*) FROM pg_stat_replication),
     has_database_privilege(current_database(), 'CREATE'),
     current_setting('default_transaction_isolation'),
-    current_setting('idle_in_transaction_session_timeout')"""
+    current_setting('idle_in_transaction_session_timeout'), {SHADOWS}""".encode()
+)
+
+_LACKS = Statement(
+    b"""SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), '')
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace
+    WHERE nspname = 'dlock' AND NOT CASE relkind
+        WHEN 'r' THEN has_schema_privilege(n.oid, 'USAGE')
+            AND has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
+        WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE')
+        ELSE true END"""
 )
 
 _TIME = Statement(b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
@@ -42,6 +59,7 @@ class Server:
     may_create: bool
     isolation: str
     idle_timeout: str
+    shadows: bool
 
     @property
     def waits_for_standbys(self) -> bool:
@@ -75,6 +93,13 @@ CHECKS: Checks[Server] = {
         promise="A standby that is promoted may not know who holds a key: a second task starts "
         "beside the first, with a token that is no larger, and parked messages are lost.",
         fix="set synchronous_standby_names, and synchronous_commit = on for the role",
+    ),
+    "postgresql-search-path": Broken(
+        lambda server: server.shadows,
+        "the schema dlock in the search_path of the role",
+        promise="No lock is ever taken: tables of the application would be made among those of the "
+        "lock store.",
+        fix="ALTER ROLE … SET search_path = public, or another role",
     ),
     # What the defaults of the role mean for a fence in the same database.
     "postgresql-isolation": Weak(
@@ -120,6 +145,17 @@ TABLES: Checks[tuple[int | None, bool]] = {
     )
 }
 
+#: The tables on which our role lacks a right.
+RIGHTS: Checks[str] = {
+    "postgresql-rights": Broken(
+        lambda lacks: lacks,
+        "no right to use {} of the schema dlock",
+        promise="No lock is ever taken: another role has made the tables.",
+        fix="celery -A shop dlock init --sql --role …: let the owner of the schema execute its "
+        "lines with GRANT",
+    )
+}
+
 CLOCK = clock_skew(
     "Its clock says when a lease ends; a holder counts by its own. A clock that runs too fast ends "
     "leases early: a second task starts beside the first."
@@ -128,26 +164,30 @@ CLOCK = clock_skew(
 
 def examine_postgresql(case: Case) -> Iterator[Finding]:
     """``postgresql://``."""
-    yield from _examine(case, *address_of(case.settings.url, case.settings.backend_options))
+    yield from _examine(case, address_of)
 
 
 def examine_django(case: Case) -> Iterator[Finding]:
     """``django://``."""
     from celery_dlock.django.store import address_of_alias  # which needs Django
 
-    yield from _examine(case, *address_of_alias(case.settings.url, case.settings.backend_options))
+    yield from _examine(case, address_of_alias)
 
 
-def _examine(case: Case, address: str, server_place: str) -> Iterator[Finding]:
-    place = f"store {server_place}"
-    with closing(Connections(address, server_place, prepare)) as connections:
+def _examine(case: Case, address_of: Callable[..., Address]) -> Iterator[Finding]:
+    address = partial(address_of, case.settings.url, case.settings.backend_options)
+    place = f"store {address()[1]}"
+    with closing(Connections(address, prepare)) as connections:
 
         def row(statement: Statement) -> Any:
             return connections.fly_unprepared([statement])[0][0][0]
 
         server = Server(*row(_SETTINGS))
         yield from judged(CHECKS, server, place)
-        version = table_version(connections.fly_unprepared)
-        yield from judged(TABLES, (version, server.may_create), place)
+        (lacks,) = row(_LACKS)
+        yield from judged(RIGHTS, lacks, place)
+        if not lacks:
+            version = table_version(connections.fly_unprepared)
+            yield from judged(TABLES, (version, server.may_create), place)
         offset = measured(case.clock, lambda: float(row(_TIME)[0]) / 1e6)
         yield from judged(CLOCK, offset, place)

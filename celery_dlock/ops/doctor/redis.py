@@ -306,15 +306,10 @@ def examine_redis_broker(case: Case, url: str, place: str) -> Iterator[Finding]:
     """The broker at *url*."""
     tls = case.conf.broker_use_ssl
     options = brief(tls if isinstance(tls, dict) else {})
-    with closing(session_of(for_redis_py(url), options)) as session, session:
+    with closing(session_of(url, options)) as session, session:
         server = Server.read(session.client, case.clock, kept=MESSAGES)
     yield from judged(SERVER, server, place)
     yield from judged(SHARED, (url, case.settings.url), place)
-
-
-def for_redis_py(url: str) -> str:
-    """*url*, with what kombu has other words for."""
-    return re.sub(r"(?<=ssl_cert_reqs=)CERT_\w+", lambda word: word[0][5:].lower(), url)
 
 
 def database(url: str) -> tuple[str | None, int, str] | None:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import redis
 
-from celery_dlock.ops.doctor.finding import Broken, Case, Checks, Clock, Finding, Weak, judged
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.ops.doctor.finding import (
+    NO_ANSWER,
+    Broken,
+    Case,
+    Checks,
+    Clock,
+    Finding,
+    Weak,
+    judged,
+)
 from celery_dlock.ops.doctor.redis import SERVER, Server, brief
 from celery_dlock.ops.doctor.shared import Members, Offset, cluster
+from celery_dlock.stores.redis.client import RedisSession
 from celery_dlock.stores.redlock.node import Nodes
 from celery_dlock.stores.redlock.votes import majority_of
 
@@ -75,10 +87,17 @@ def examine_redlock(case: Case) -> Iterator[Finding]:
     """``redlock://``."""
     nodes = Nodes.of(case.settings.url, brief(case.settings.backend_options), case.settings.ttl)
     places = [f"{options['host']}:{options['port']}" for options in nodes.options]
-    answers = [_read(nodes, options, case.clock) for options in nodes.options]
-    servers = {place: server for place, server in zip(places, answers, strict=True) if server}
+    servers: dict[str, Server] = {}
+    refusing: list[str] = []
+    for place, options in zip(places, nodes.options, strict=True):
+        try:
+            servers[place] = _read(nodes, options, place, case.clock)
+        except BackendUnavailable as exc:
+            if isinstance(exc.__cause__, redis.ResponseError):
+                refusing.append(place)
+                yield from judged(NO_ANSWER, exc, f"node {place}")
     store_place = f"store {','.join(places)}"
-    yield from judged(NODES, Members(places, servers, len(places)), store_place)
+    yield from judged(NODES, Members(places, [*servers, *refusing], len(places)), store_place)
     runs: defaultdict[str, list[str]] = defaultdict(list)
     for place, server in servers.items():
         runs[str(server.info["run_id"])].append(place)
@@ -96,12 +115,9 @@ def examine_redlock(case: Case) -> Iterator[Finding]:
         yield from judged(CLOCKS, (offset, first), f"node {place}")
 
 
-def _read(nodes: Nodes, options: Mapping[str, Any], clock: Clock) -> Server | None:
-    """The server, if it answers."""
+def _read(nodes: Nodes, options: Mapping[str, Any], place: str, clock: Clock) -> Server:
+    """Raises :exc:`~celery_dlock.BackendUnavailable` where it does not answer, or refuses."""
     pool = redis.ConnectionPool(connection_class=nodes.connection, **options)
-    try:
-        return Server.read(redis.Redis(connection_pool=pool), clock)
-    except (redis.RedisError, OSError):
-        return None
-    finally:
-        pool.disconnect()
+    session = RedisSession(redis.Redis(connection_pool=pool), place, [options.get("password")])
+    with closing(session), session:
+        return Server.read(session.client, clock)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from celery_dlock.contention import Policy, Queueing, Skip, queueing
 from celery_dlock.core.unique import Unique
+from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.ops.doctor.finding import (
     Case,
     Check,
@@ -80,6 +81,12 @@ class Locked:
         return bool(self.task.acks_late)
 
     @property
+    def comes_again(self) -> str:
+        """What the broker does while a body hangs, if it does something."""
+        again = self.late and visibility_timeout(self.task.app) < math.inf
+        return " Meanwhile the broker delivers its message again." if again else ""
+
+    @property
     def countdown(self) -> float:
         """Seconds that a retry may wait in the broker, as far as that is configured."""
         options = vars(type(self.task))
@@ -124,10 +131,9 @@ CHECKS: Mapping[str, Check[Locked]] = {
         fix="task_reject_on_worker_lost = True, or on_contention=Queue(keep=True)",
     ),
     "tasks-time-limit": Weak(
-        lambda task: not task.longest,
+        lambda task: not task.longest and task,
         "it has no time limit, and no max_hold",
-        promise="A body that hangs holds its key for ever. With Redis or SQS as the broker, the "
-        "message of one that is acknowledged late comes again while it runs.",
+        promise="A body that hangs holds its key for ever.{0.comes_again}",
         fix="task_time_limit, or dlock_max_hold",
     ),
     "tasks-prefetch": Weak(
@@ -151,13 +157,13 @@ CHECKS: Mapping[str, Check[Locked]] = {
         lambda task: task.newest_wins and task.over_rpc,
         "result_backend = rpc://, which sends a result to the newest caller only",
         promise="A caller that is not the newest gets a result object that never becomes ready.",
-        fix="another result_backend, such as redis://",
+        fix="a result_backend that stores results",
     ),
     "unique-rpc": Weak(
         lambda task: task.unique and not task.newest_wins and task.over_rpc,
         "result_backend = rpc://, which sends a result only to the caller that has published",
         promise="A duplicate call of a unique task gets a result object that never becomes ready.",
-        fix="another result_backend, such as redis://",
+        fix="a result_backend that stores results",
     ),
     "unique-copies": Weak(
         lambda task: task.unique and not task.newest_wins and task.done_ttl == 0,

@@ -60,6 +60,9 @@ _READERS: Mapping[int, Callable[[bytes], Any]] = {
 _OVERTAKEN = frozenset({"40001", "40P01", "55P03"})
 
 
+#: A right that the role does not have.
+NOT_ALLOWED = "42501"
+
 #: A schema, a table or a function that is missing.
 NOT_THERE = frozenset({"3F000", "42P01", "42883"})
 
@@ -90,6 +93,7 @@ class Connection:
 
     def __init__(self, address: str) -> None:
         self._connection = psycopg.connect(address, autocommit=True)
+        self.role = self._connection.info.user
         self._server = self._connection.pgconn
         self._server.enter_pipeline_mode()
 
@@ -131,13 +135,14 @@ class Connection:
 class Connections:
     """Those of one process: threads share one, and of those that are not in use one is kept.
 
-    *prepare* is called once, with what sends a flight, before the first flight; it returns the name
-    of the store.
+    *address* is asked at each connection that is made, because passwords change. *prepare* is
+    called once, with what sends a flight, before the first flight; it returns the name of the
+    store.
     """
 
-    def __init__(self, address: str, where: str, prepare: Callable[[Fly], str]) -> None:
+    def __init__(self, address: Callable[[], Address], prepare: Callable[[Fly], str]) -> None:
         self._address = address
-        self._where = where
+        self._where = ""
         self._prepare = prepare
         self._store = ""
         self._mutex = threading.Condition()
@@ -181,7 +186,7 @@ class Connections:
             try:
                 return connection.fly(statements)
             except psycopg.Error as exc:
-                raise self._translated(exc) from exc
+                raise self._translated(exc, connection.role) from exc
 
     @contextmanager
     def _taken(self) -> Iterator[Connection]:
@@ -206,16 +211,25 @@ class Connections:
 
     def _connected(self) -> Connection:
         try:
-            return Connection(self._address)
+            address, self._where = self._address()
+            return Connection(address)
         except psycopg.Error as exc:
             raise BackendUnavailable(self._text(exc)) from exc
+        except ConfigurationError as exc:  # it was right when the store was built
+            raise BackendUnavailable(str(exc)) from exc
 
-    def _translated(self, error: psycopg.Error) -> BackendUnavailable:
+    def _translated(self, error: psycopg.Error, role: str) -> BackendUnavailable:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
             return Lost(self._text(error))
         if error.sqlstate in _OVERTAKEN:
             return Overtaken(self._text(error))
         refused = Refused(self._text(error))
+        if error.sqlstate == NOT_ALLOWED:
+            denied, *_ = str(refused).splitlines()
+            refused = Refused(
+                f"{denied}. If that is about the schema dlock: its owner has to execute the lines "
+                f"with GRANT of `celery -A … dlock init --sql --role {role}`"
+            )
         refused.state = error.sqlstate
         return refused
 
@@ -263,12 +277,20 @@ class Connections:
 #: What sends a flight.
 Fly = Callable[[Sequence[Statement]], list[Rows]]
 
+#: Where libpq connects to, and the same for people.
+Address = tuple[str, str]
 
-def address_of(url: str, driver: Mapping[str, Any]) -> tuple[str, str]:
-    """Where libpq connects to, by *url* and its options *driver*, and the same for people.
 
-    Raises :exc:`~celery_dlock.errors.ConfigurationError`.
+def address_of(url: str, driver: Mapping[str, Any]) -> Address:
+    """The address by *url* and its options *driver*, of which a function is called for its value.
+
+    Raises :exc:`~celery_dlock.errors.ConfigurationError`, and
+    :exc:`~celery_dlock.errors.BackendUnavailable` if a function fails.
     """
+    try:
+        driver = {name: value() if callable(value) else value for name, value in driver.items()}
+    except Exception as exc:  # it asks whoever it likes for a password
+        raise BackendUnavailable(f"a function in dlock_backend_options failed: {exc}") from exc
     try:
         options = conninfo_to_dict(url, **driver)
         address = make_conninfo("", **{**LIMITS, **options})

@@ -6,8 +6,16 @@ somebody else executes ``SCHEMA`` once, and what :func:`grants` says.
 
 from __future__ import annotations
 
+import re
+
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.stores.postgresql.connection import NOT_THERE, Fly, Refused, Statement
+from celery_dlock.stores.postgresql.connection import (
+    NOT_ALLOWED,
+    NOT_THERE,
+    Fly,
+    Refused,
+    Statement,
+)
 from celery_dlock.stores.postgresql.functions import FUNCTIONS
 from celery_dlock.stores.sql.tables import TABLES
 
@@ -33,9 +41,25 @@ def _translated(statement: str) -> str:
     return statement
 
 
+#: Whether a table that is named without a schema may be ours, as for a role with the name dlock.
+SHADOWS = """'dlock' = ANY(regexp_split_to_array(
+    replace(current_setting('search_path'), '"$user"', current_user), '[", ]+'))"""
+
+_SHADOWS = "42939"  # a reserved name
+
+_APART = f"""DO $$ BEGIN
+    IF {SHADOWS} THEN
+        RAISE EXCEPTION 'the schema dlock would be in the search_path of the role %, and tables of '
+            'the application among those of the lock store: ALTER ROLE % SET search_path = public, '
+            'or use another role', current_user, quote_ident(current_user)
+            USING ERRCODE = '{_SHADOWS}';
+    END IF;
+END $$"""
+
 # Room is left in the pages of what is updated, so that an update needs no new entry in an index.
 SCHEMA = (
     "CREATE SCHEMA dlock",
+    _APART,
     # By the store's name a fence sees that locks and data are in one database.
     """CREATE TABLE dlock.version (
     number INTEGER NOT NULL, store TEXT NOT NULL DEFAULT gen_random_uuid())""",
@@ -65,7 +89,17 @@ SCHEMA = (
     *FUNCTIONS,
 )
 
-_NOT_ALLOWED = "42501"
+_MADE = re.compile(r"CREATE (TABLE|SEQUENCE|FUNCTION) (dlock\.\w+)")
+
+#: What drops all of that, and the schema if nothing else is in it.
+DROPS = (
+    *(f"DROP {made[1]} IF EXISTS {made[2]}" for made in map(_MADE.match, reversed(SCHEMA)) if made),
+    """DO $$ BEGIN
+    DROP SCHEMA IF EXISTS dlock;
+EXCEPTION WHEN dependent_objects_still_exist THEN
+    NULL;
+END $$""",
+)
 
 #: It was made meanwhile.
 _IS_THERE = frozenset({"42P06", "42P07", "42710", "23505"})
@@ -95,11 +129,17 @@ def missing(has_schema: bool, has_tables: bool) -> tuple[str, ...]:
 def prepare(fly: Fly) -> str:
     """See to it that the tables are there, and of this version: the store's name.
 
-    Raises :exc:`~celery_dlock.errors.ConfigurationError` where they are not, and cannot be made.
+    Raises :exc:`~celery_dlock.errors.ConfigurationError` where they are not, and cannot be made,
+    and for a role that would take tables of the application for ours.
     """
-    if table_version(fly) is None:
-        _make(fly)
-    ((version, store),) = fly([_VERSION])[0][0]
+    try:
+        if table_version(fly) is None:
+            _make(fly)
+        ((version, store),) = fly([Statement(_APART.encode()), _VERSION])[1][0]
+    except Refused as exc:
+        if exc.state == _SHADOWS:
+            raise ConfigurationError(str(exc).partition("\n")[0]) from exc
+        raise
     if version != SCHEMA_VERSION:
         raise ConfigurationError(
             f"the schema dlock has version {version} and this release of celery-dlock reads "
@@ -125,11 +165,11 @@ def _make(fly: Fly) -> None:
         texts = ("BEGIN READ WRITE", *missing(has_schema, has_tables), "COMMIT")
         fly([Statement(text.encode()) for text in texts])
     except Refused as exc:
-        if exc.state == _NOT_ALLOWED:
+        if exc.state == NOT_ALLOWED:
             raise ConfigurationError(
                 "the tables of the lock store are not there, and its role may not make them: "
                 "let a role that may create a schema execute what `celery -A … dlock init --sql` "
-                f"prints ({exc})"
+                f"prints ({exc.__cause__})"
             ) from exc
         if exc.state not in _IS_THERE:
             raise

@@ -35,7 +35,7 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
-from celery_dlock.stores.base import BackendOptions, Guarantee, Reply, Trait, Wake
+from celery_dlock.stores.base import BackendOptions, Guarantee, InUse, Reply, Trait, Wake
 from celery_dlock.stores.consensus.commit import KeyMutexes, Overtaken, UsedKeys
 from celery_dlock.stores.postgresql.connection import (
     Connections,
@@ -109,6 +109,8 @@ class PostgresqlBackend(SqlBackend):
     WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))""",
     )
 
+    _address_of = staticmethod(address_of)
+
     def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
         super().__init__(options)
         self._now = options.clock or (lambda: None)
@@ -118,8 +120,10 @@ class PostgresqlBackend(SqlBackend):
 
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
-        address, where = address_of(url, options.driver)
-        return cls(lambda: Connections(address, where, prepare), options)
+        address = partial(cls._address_of, url, options.driver)
+        with suppress(BackendUnavailable):  # whoever gives the password
+            address()  # a wrong one is refused before the first lock
+        return cls(lambda: Connections(address, prepare), options)
 
     @classmethod
     def tables(cls, role: str | None = None) -> Sequence[str]:
@@ -200,7 +204,7 @@ class PostgresqlBackend(SqlBackend):
         if tokens := rows.found_in_use():
             kept = rows.keep(before, tokens)
             if kept is None:
-                raise BackendUnavailable(_IN_USE.format(key=claim.key))
+                raise InUse(_IN_USE.format(key=claim.key))
             return self._change(operation, rows, kept)
         bodies = messages.fetchall() if messages else []
         wakes = rows.wakes(step, change, rows.message_of(operation, before), bodies)

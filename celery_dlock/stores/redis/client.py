@@ -28,9 +28,10 @@ from redis.connection import parse_url
 from redis.exceptions import NoScriptError, RedisClusterException
 from redis.retry import Retry
 
+from celery_dlock.core.checks import quoted
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import Copies, servers_of
-from celery_dlock.stores.redis.scripts import Command, in_full
+from celery_dlock.stores.redis.scripts import Command, in_full, refused_command
 from celery_dlock.stores.unreadable import NONSENSE
 
 #: Seconds; the driver's options and the URL's query override them.
@@ -83,10 +84,11 @@ class RedisSession(AbstractContextManager["RedisSession"]):
         self.client.connection_pool.disconnect()
 
     def describe(self, error: BaseException) -> str:
-        """What the driver's *error* means to a person."""
+        """What the driver's *error* means to a person; a command that is refused is named."""
         # Of Sentinels that do not answer redis-py tells at length how they were to be reached.
         text, _, _ = str(error).partition(" : <redis")
-        return f"Redis at {self._place}: {text}"
+        command = refused_command(text)
+        return f"Redis at {self._place}{command and f' refuses {command}'}: {text}"
 
     def __exit__(
         self,
@@ -214,8 +216,25 @@ def _copied(answers: list[Any], replicas: Any, copies: Copies) -> list[Any]:
     return [TooFewCopies(f"what was written came to {came}")] * len(answers)
 
 
+class _Credentials(redis.CredentialProvider):
+    """Those of *provider*. If it fails there is no connection, whatever it raises."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> Any:
+        try:
+            return self._provider.get_credentials()
+        except redis.RedisError:
+            raise
+        except Exception as exc:  # it asks whoever it likes
+            raise redis.ConnectionError(f"the credential provider failed: {exc}") from exc
+
+
 def pool_options(driver: Mapping[str, Any]) -> dict[str, Any]:
     """redis-py's options for connections to one server. What is asked again is decided here."""
+    if provider := driver.get("credential_provider"):
+        driver = {**driver, "credential_provider": _Credentials(provider)}
     return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": ANSWER_TIMEOUT,
@@ -301,6 +320,28 @@ def session_of(url: str, driver: Mapping[str, Any]) -> RedisSession:
     return DirectSession(redis.Redis(connection_pool=pool), place, [options.get("password")])
 
 
+#: How Celery spells it in its own URLs, and redis-py.
+_CERT_REQS = tuple((f"CERT_{name.upper()}", name) for name in ("required", "optional", "none"))
+
+
+def spell_cert_reqs(options: dict[str, Any]) -> None:
+    """Write ``ssl_cert_reqs`` in redis-py's *options* as redis-py does.
+
+    Raises :exc:`~celery_dlock.errors.ConfigurationError` for a value that neither knows.
+    """
+    given = options.get("ssl_cert_reqs")
+    if given is None or isinstance(given, ssl.VerifyMode):
+        return
+    for spellings in _CERT_REQS:
+        if given in spellings:
+            _, options["ssl_cert_reqs"] = spellings
+            return
+    known = ", ".join(name for spellings in _CERT_REQS for name in spellings)
+    raise ConfigurationError(
+        f"ssl_cert_reqs={quoted(given)}, for the lock store on Redis, is none of {known}"
+    )
+
+
 def trusts_anyone(options: Mapping[str, Any]) -> bool:
     """Whether redis-py's *options* say that no certificate is to be looked at."""
     return options.get("ssl_cert_reqs", "required") in ("none", None, ssl.CERT_NONE)
@@ -312,6 +353,7 @@ def try_options(connection_class: Any, options: dict[str, Any]) -> None:
     With TLS a certificate has to be that of the host, so *options* come to say that: redis-py
     before 6 does not ask for it by itself.
     """
+    spell_cert_reqs(options)
     if issubclass(connection_class, redis.SSLConnection) and not trusts_anyone(options):
         options.setdefault("ssl_check_hostname", True)
     if isinstance(options.get("retry"), str):  # from the query, where redis-py takes any text

@@ -27,6 +27,7 @@ from celery_dlock.stores.redis.client import (
     in_one_flight,
     pool_options,
     run,
+    spell_cert_reqs,
     trusts_anyone,
     try_options,
 )
@@ -189,6 +190,7 @@ def session_of_cluster(url: str, driver: Mapping[str, Any]) -> RedisSession:
     options = {**pool_options(driver), **servers.options, "require_full_coverage": False, **driver}
     # What becomes of a command that went astray is decided here, not by redis-py.
     options = {name: value for name, value in options.items() if not name.startswith("retry")}
+    spell_cert_reqs(options)
     _refuse_unchecked(options)
     own = inspect.signature(RedisCluster.__init__).parameters
     try_options(redis.Redis, {name: value for name, value in options.items() if name not in own})

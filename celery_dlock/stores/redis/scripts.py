@@ -8,6 +8,7 @@ does not know it (after a restart, a failover) is sent the text with the same ar
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -243,3 +244,25 @@ def key_of_command(command: Command) -> str | bytes:
     """The first key that *command* is about."""
     key: str | bytes = command[3] if command[0] == "EVALSHA" else command[1]
     return key
+
+
+#: A command that was refused by name, and a line of a script at which one was, as a server says it:
+#: from version 7 on, and before.
+_BY_NAME = re.compile(r"no permissions to run the '([\w|]+)' command")
+_AT_LINE = re.compile(r"(?:script: |call to (?:f_)?)([0-9a-f]{40}).*@user_script: ?(\d+)")
+_IN_A_SCRIPT = re.compile(
+    r"can't run this command|not allowed from script|unknown (?:redis )?command|undeclared key",
+    re.IGNORECASE,
+)
+_CALLED = re.compile(r"redis\.call\('(\w+)'")
+
+
+def refused_command(error: str) -> str:
+    """The command that a server refuses us, as its *error* says; empty if that is another one."""
+    if named := _BY_NAME.search(error):
+        return named[1].upper()
+    place = _IN_A_SCRIPT.search(error) and _AT_LINE.search(error)
+    if not place or (text := _TEXTS.get(place[1].encode())) is None:
+        return ""
+    lines = text.splitlines()[int(place[2]) - 1 : int(place[2])]
+    return " or ".join(_CALLED.findall("".join(lines)))

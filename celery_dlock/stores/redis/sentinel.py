@@ -23,6 +23,7 @@ from celery_dlock.stores.redis.client import (
     Servers,
     database,
     pool_options,
+    spell_cert_reqs,
     try_options,
     unusable,
 )
@@ -96,6 +97,7 @@ def session_of_sentinels(url: str, options: BackendOptions) -> RedisSession:
         "retry": Retry(NoBackoff(), 0),
         **driver.pop("sentinel_kwargs", {}),
     }
+    spell_cert_reqs(asking)
     try:
         client = Sentinel(servers.addresses, sentinel_kwargs=asking).master_for(name, **driver)
     except (ValueError, TypeError, redis.RedisError) as exc:

@@ -24,6 +24,7 @@ from celery_dlock.stores.redis.client import (
     pool_options,
     try_options,
 )
+from celery_dlock.stores.redis.scripts import refused_command
 
 PORT = 6379
 FEWEST = 3
@@ -44,11 +45,12 @@ FORGOT = -3
 
 
 class Refusal(Exception):
-    """The node answered with an error, of which only the first word is repeated."""
+    """The node answered with an error: its first word, and the command if that is refused."""
 
     def __init__(self, text: str) -> None:
-        code = text.partition(" ")[0]
-        super().__init__(code if code.isascii() and code.isupper() else "ERR")
+        code, command = text.partition(" ")[0], refused_command(text)
+        code = code if code.isascii() and code.isupper() else "ERR"
+        super().__init__(f"refuses {command}: {code}" if command else code)
 
 
 #: What a broken connection raises, or one that never came to be.

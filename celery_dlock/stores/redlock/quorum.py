@@ -274,9 +274,11 @@ class Quorum:
             node.forgot = False
         return bool(forgetful)
 
-    def trouble(self) -> str:
-        """What is wrong with the nodes that are not asked."""
+    def trouble(
+        self, otherwise: str = "they have not been initialized yet, or have lost their data"
+    ) -> str:
+        """What is wrong with the nodes that are not asked, or *otherwise* with those that are."""
         troubles = [
             f"{node.place}: {node.trouble}" for node in self._nodes if node.is_unavailable()
         ]
-        return "; ".join(troubles) or "they have not been initialized yet, or have lost their data"
+        return "; ".join(troubles) or otherwise

@@ -113,10 +113,10 @@ class Taking:
         return given(replies, pending)
 
     def _take_after_a_look(self) -> Run | None:
-        self._look()
+        refusals = self._look()
         voters = [look for look in self._looks.values() if look.votes]
         if len(voters) < self._quorum.majority:
-            self._unavailable(self._quorum.trouble())
+            self._unavailable(self._quorum.trouble(*map(str, refusals[:1])))
         wanted = None if self._let_in is None else self._let_in.slot
         slot = slot_for(self._claim, self._looks.values(), self._quorum.size, wanted)
         if slot is None:
@@ -125,8 +125,10 @@ class Taking:
             return None
         return self._take(Run(slot, token_for(self._claim, slot, voters)))
 
-    def _look(self) -> None:
-        """What the nodes know; those that forgot it are told, and may vote then."""
+    def _look(self) -> list[Refusal]:
+        """What the nodes know; those that forgot it are told, and may vote then. What is returned
+        are the answers of those that refuse.
+        """
         enough = self._enough_vote
         if self._quorum.somebody_forgot() or self._forgetful:
             enough = nothing_less  # it is to raise those that it looks
@@ -134,6 +136,7 @@ class Taking:
         looks = {number: wire.look(answer) for number, answer in answers.items()}
         self._looks = {number: look for number, look in looks.items() if look is not None}
         self._raise_the_empty()
+        return [answer for answer in answers.values() if isinstance(answer, Refusal)]
 
     def _enough_vote(self, replies: Replies, pending: int) -> bool:
         return sum(wire.votes(of_node[0]) for of_node in replies.values()) >= self._quorum.majority

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("crowd", "holding", "listing", "noting", "processes", "queueing", "words")
+_PARTS = ("crowd", "holding", "listing", "noting", "processes", "queueing", "swapping", "words")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from celery_dlock.testing.contract.crowd import Crowd  # noqa: E402
@@ -17,6 +17,7 @@ from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking  #
 from celery_dlock.testing.contract.noting import Noting  # noqa: E402
 from celery_dlock.testing.contract.processes import ProcessesTests  # noqa: E402
 from celery_dlock.testing.contract.queueing import QueueingTests, SweepingTests  # noqa: E402
+from celery_dlock.testing.contract.swapping import Swapping  # noqa: E402
 
 __all__ = ["LockBackendContract", "NoteStoreContract", "SharedStoreContract"]
 
@@ -30,6 +31,7 @@ class LockBackendContract(
     KeysTests,
     Listing,
     Looking,
+    Swapping,
     Crowd,
 ):
     """Subclass it, name the subclass ``Test…``, and say which store it is about::
@@ -46,8 +48,8 @@ class LockBackendContract(
     takes; it may start a server, or skip where there is none. Each test uses a prefix of its own,
     so nothing needs to be emptied in between. The store must take ``BackendOptions.clock`` and go
     by it in every respect (leases, places, calls, reservations, memory of finished tasks): the
-    suite moves that clock by days, and never sleeps. Override the ``options`` fixture to pass
-    driver options.
+    suite moves that clock by days, and never sleeps. One test goes by the store's own clock.
+    Override the ``options`` fixture to pass driver options.
 
     A store with the trait ``MULTI_PROCESS`` subclasses :class:`SharedStoreContract` instead, and
     one that keeps notes for beat :class:`NoteStoreContract` as well.

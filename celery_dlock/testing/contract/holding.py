@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import time
+from contextlib import closing
+from dataclasses import replace
+from itertools import count, pairwise
 from typing import Any
 
 from celery_dlock.core.state import Busy, Left, NotHeld, Outcome, Renewed
-from celery_dlock.stores.base import Guarantee, LockBackend, Trait
-from celery_dlock.testing.contract.words import DAY, SECOND, StoreUnderTest, claim, running
+from celery_dlock.stores.base import BackendOptions, Guarantee, LockBackend, Trait, wall_clock
+from celery_dlock.testing.contract.words import (
+    DAY,
+    SECOND,
+    StoreUnderTest,
+    at_once,
+    claim,
+    park,
+    running,
+)
 from celery_dlock.testing.project import ManualClock
 
 
@@ -141,6 +152,14 @@ class Tokens(StoreUnderTest):
 
 
 MICROSECOND = 0.000_001
+MINUTE = 60
+
+#: Seconds within which a hundredth of a second has passed for a store, however it rounds.
+SOON = 10
+
+#: So many threads renew so often, and as many take and leave slots meanwhile.
+RENEWING = 2
+RENEWALS = 5
 
 
 class Renewal(StoreUnderTest):
@@ -200,3 +219,50 @@ class Renewal(StoreUnderTest):
         )
 
         assert verdicts == [NotHeld(), Renewed(end), NotHeld(), NotHeld()]
+
+    def test_a_renewal_undoes_nothing_that_others_write_at_once(self, backend: LockBackend) -> None:
+        slots = 2 * RENEWING
+        for number in range(RENEWING):
+            running(backend.enter(claim(f"stays {number}", limit=slots)))
+
+        through: list[int] = []
+
+        def renew(number: int) -> None:
+            try:
+                for _ in range(RENEWALS):
+                    (renewed,) = backend.renew([claim(f"stays {number}", limit=slots)])
+                    assert isinstance(renewed, Renewed)
+            finally:
+                through.append(number)
+
+        def come_and_go(number: int) -> None:
+            for turn in count():
+                goes = claim(f"{number} goes {turn}", limit=slots)
+                running(backend.enter(goes))
+                assert isinstance(backend.leave(goes, Outcome.DONE).verdict, Left)
+                if len(through) == RENEWING:
+                    return
+
+        at_once(slots, lambda number: (renew if number < RENEWING else come_and_go)(number))
+
+        holders = sorted(holder.task for holder in backend.peek("key").holders)
+        assert holders == [f"stays {number}" for number in range(RENEWING)]
+
+    def test_its_own_clock_counts_microseconds(self, url: str, options: BackendOptions) -> None:
+        with closing(self.backend_class.from_url(url, replace(options, clock=None))) as backend:
+            running(backend.enter(claim("a")))
+            park(backend, "b")
+
+            now = backend.now()
+            assert abs(now - wall_clock()) < DAY * SECOND
+            assert abs(backend.peek("key").holders[0].since - now) < MINUTE * SECOND
+            if Trait.LEASE_PER_TASK in backend.traits:  # that of a process may be shorter
+                (renewed,) = backend.renew([claim("a")])
+                assert isinstance(renewed, Renewed)
+                assert abs(renewed.expires - now) < MINUTE * SECOND
+            assert 0 < (backend.sweep().next_in or 0) <= MINUTE
+
+            backend.swap("name", None, b"short", SECOND // 100)
+            until = time.monotonic() + SOON
+            while backend.swap("name", None, None, 1) is not None:
+                assert time.monotonic() < until

@@ -27,6 +27,7 @@ ODD = [
     *("}{", "{tag}", "{}", "{", "100%", "%s %d %(x)s", "a:b", "a::b", "a|b", "a/b", "../a", "*"),
     *("[a]?", "'quoted'", '"quoted"', "; DROP TABLE state", "back\\slash", "nul\0l", "nul"),
     *("\u00e9", "e\u0301", "\u9396\u524d", "\U0001f512", "x" * 200, "x" * 199),
+    *("x" * 4000, "x" * 4000 + "y", "\u9396" * 1365),
 ]
 
 
@@ -34,13 +35,13 @@ class KeysTests(StoreUnderTest):
     """Keys do not meet, whatever they are made of; nor do the applications that share a store."""
 
     def test_keys_of_odd_characters_do_not_meet(self, backend: LockBackend) -> None:
-        for number, key in enumerate(ODD):
-            running(backend.enter(claim(f"holder {number}", key=key)))
-        for number, key in enumerate(ODD):
+        for key in ODD:
+            running(backend.enter(claim(f"holder of {key}", key=key)))
+        for key in ODD:
             verdict = backend.enter(claim("other", key=key)).verdict
             assert isinstance(verdict, Busy)
             assert verdict.holder is not None
-            assert verdict.holder.task == f"holder {number}", key
+            assert verdict.holder.task == f"holder of {key}"
 
     def test_a_task_and_a_nonce_that_join_to_the_same_text_are_told_apart(
         self, backend: LockBackend

@@ -7,6 +7,7 @@ from celery_dlock.stores.base import LockBackend, Swept, Wake
 from celery_dlock.testing.contract.words import (
     ANY_BYTES,
     QUEUE,
+    SECOND,
     StoreUnderTest,
     claim,
     park,
@@ -41,6 +42,24 @@ class QueueingTests(StoreUnderTest):
             running(backend.enter(claim(following, wait=QUEUE)))
             task = following
         assert backend.leave(claim(task), Outcome.DONE).wakes == ()
+
+    def test_the_newest_postponed_message_is_due_after_its_delay(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        def postpone(task: str, message: bytes) -> str:
+            waiting = claim(task, wait=QUEUE)
+            return backend.postpone(waiting, message, 10 * SECOND, 15 * SECOND).verdict
+
+        assert [postpone("a", b"1"), postpone("b", ANY_BYTES)] == ["a", "a"]
+        clock.advance(8)
+        assert backend.sweep() == Swept((), 2.0)
+
+        postpone("c", ANY_BYTES)
+
+        assert backend.sweep() == Swept((), 7.0)  # by which it has waited for as long as it may
+        clock.advance(7)
+        unchanged = backend.sweep().wakes == (Wake("key", "a", ANY_BYTES),)
+        assert unchanged
 
 
 def wait_for(backend: LockBackend, key: str, ttl: float = 10) -> None:

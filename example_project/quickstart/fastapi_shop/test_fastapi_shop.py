@@ -66,8 +66,9 @@ def test_an_order_that_is_taken_is_not_refunded(
 
 
 def test_a_worker_that_was_paused_charges_nothing(
-    client: TestClient, stale_holder: Callable[..., Any]
+    client: TestClient, stale_holder: Callable[..., Any], asked: list[str]
 ) -> None:
     late = stale_holder(tasks.charge, 1)  # took the lock, and was paused past its lease
     tasks.charge(1)  # the next one takes it, and writes
     late.wakes_up()  # goes on as if nothing had happened: must be refused
+    assert len(asked) == 1

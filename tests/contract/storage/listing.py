@@ -17,7 +17,7 @@ from tests.contract.key import OVER, Key, KeyTests, message_of
 #: What a web page or a template can make of a key, and a person has to read.
 HOSTILE = [
     *ODD,
-    *("", "\n", "{" * 9, "}:state", "<script>alert(1)</script>", "\u202e", "\u9396" * 1365),
+    *("", "\n", "{" * 9, "}:state", "<script>alert(1)</script>", "\u202e"),
 ]
 
 

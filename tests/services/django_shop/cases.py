@@ -5,14 +5,14 @@ from __future__ import annotations
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
-from celery_dlock import lock
+from celery_dlock import fencing, lock
 from tests.services.django_shop.app import app
 
 
 def holders() -> int:
-    """As many as this test's database has."""
+    """As many as this test's database has, but for one that is told late of its release."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM dlock.holder")
+        cursor.execute("SELECT count(*) FROM dlock.holder WHERE key <> 'order:fenced'")
         return int(cursor.fetchone()[0])
 
 
@@ -38,3 +38,14 @@ class Committed(TransactionTestCase):  # type: ignore[misc]
 
 class InATransaction(Committed, TestCase):  # type: ignore[misc]
     """With one."""
+
+
+class Fenced(TestCase):  # type: ignore[misc]
+    """The test's own transaction keeps the row of the lock's holder until the test ends."""
+
+    def test_once(self) -> None:
+        with lock("order:fenced", app=app, timeout=0) as lease:
+            fencing.admit(connection, lease)
+
+    def test_and_again(self) -> None:
+        self.test_once()

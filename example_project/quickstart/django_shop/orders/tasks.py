@@ -6,7 +6,7 @@ from uuid import UUID, uuid5
 from django.db import connection, transaction
 from django.db.models import F
 
-from celery_dlock import Queue, fencing, locked_task
+from celery_dlock import Queue, current_lease, fencing, locked_task
 from orders.models import Order
 
 CHARGES = UUID("5d6f0c0e-3b6f-4c5e-9d0e-0f2d8a7b6c41")  # made once, with uuid4()
@@ -22,6 +22,9 @@ def ask_provider(order_id: int, idempotency_key: str) -> None:
 # With keep=True another worker goes on if this one is killed.
 @locked_task("order:{order_id}", on_contention=Queue(keep=True))
 def charge(order_id: int) -> None:
+    with transaction.atomic():
+        fencing.admit(connection)  # from now on who had the order before cannot write
+    current_lease().check()  # not for an order that another one has by now
     # Of the order and not of the task: a second task asks for the same charge.
     ask_provider(order_id, idempotency_key=str(uuid5(CHARGES, f"order {order_id}")))
     with transaction.atomic():

@@ -34,6 +34,7 @@ class Orders(TestCase):
         late = stale_holder(charge, self.order)  # took the lock, and was paused past its lease
         charge(self.order)  # the next one takes it, and writes
         late.wakes_up()  # goes on as if nothing had happened: must be refused
+        self.provider.assert_called_once()
 
     def test_an_order_that_is_saved_in_the_admin_is_charged(self) -> None:
         self.client.force_login(User.objects.create_superuser("operator"))

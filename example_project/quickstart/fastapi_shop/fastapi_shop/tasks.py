@@ -3,7 +3,7 @@
 import time
 from uuid import UUID, uuid5
 
-from celery_dlock import Queue, fencing, locked_task
+from celery_dlock import Queue, current_lease, fencing, locked_task
 from fastapi_shop.celery import app
 from fastapi_shop.models import Order, Transaction
 
@@ -20,6 +20,9 @@ def ask_provider(order_id: int, idempotency_key: str) -> None:
 # With keep=True another worker goes on if this one is killed.
 @locked_task("order:{order_id}", app=app, on_contention=Queue(keep=True))
 def charge(order_id: int) -> None:
+    with Transaction.begin() as db:
+        fencing.admit(db)  # from now on who had the order before cannot write
+    current_lease().check()  # not for an order that another one has by now
     # Of the order and not of the task: a second task asks for the same charge.
     ask_provider(order_id, idempotency_key=str(uuid5(CHARGES, f"order {order_id}")))
     with Transaction.begin() as db:
