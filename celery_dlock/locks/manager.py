@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock import forking
 from celery_dlock.core.edits import waited_for_elsewhere
-from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, ttl_to_trust, unsleeping
+from celery_dlock.core.lease import (
+    EPOCH_SHIFT,
+    SECOND,
+    Lease,
+    Monotonic,
+    Term,
+    ttl_to_trust,
+    unsleeping,
+)
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -63,10 +71,6 @@ V = TypeVar("V")
 Message = bytes | Callable[[], bytes | None] | None
 
 Refusal = Park | Busy | Same | End | Drop
-
-#: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
-#: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
-EPOCH_SHIFT = 53
 
 #: For so long a key stays reserved for a task that waits for the next one. Where the task ends, it
 #: says so; this is for what nobody can say.

@@ -18,7 +18,7 @@ from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql import connection
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing import NoteStoreContract, SharedStoreContract
-from celery_dlock.testing.contract.words import claim, park, running, woken
+from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.contract.suites import Notes, OneOfEach, SharedStorage
 from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
@@ -179,6 +179,25 @@ def test_tables_that_were_dropped_are_made_again(
         backend.enter(claim("a"))
 
     running(backend.enter(claim("a")))
+
+
+def test_a_sequence_that_is_behind_goes_on_from_the_clock(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    def set_back(number: int) -> None:
+        own_postgresql_server.query(f"SELECT setval('dlock.number', {number})")
+
+    backend.now()
+    set_back(1000)
+    before = running(backend.enter(claim("a", key="1"))).token
+    set_back(1)
+
+    tokens = [running(backend.enter(claim("a", key=key))).token for key in ("2", "3")]
+    park(backend, "b", key="2")
+    backend.leave(claim("a", key="2"), Outcome.DONE)
+    tokens.append(running(backend.enter(claim("b", key="2", wait=QUEUE))).token)
+
+    assert [before, *tokens] == sorted({before, *tokens})
 
 
 def test_one_connection_is_kept_and_closed_when_nobody_has_used_it_for_a_while(

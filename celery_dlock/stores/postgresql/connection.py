@@ -140,6 +140,7 @@ class Connections:
         self._where = where
         self._prepare = prepare
         self._store = ""
+        self._other_stores: set[str] = set()
         self._mutex = threading.Condition()
         self._flying = 0
         self._idle: Connection | None = None
@@ -174,6 +175,20 @@ class Connections:
         if not self._store:
             self._store = self._prepare(self.fly_unprepared)
         return self._store
+
+    def is_store(self, name: str) -> bool:
+        """Whether the store has that *name*.
+
+        If it had another one it is asked again, once: its tables may have been made anew.
+        """
+        if name in self._other_stores:
+            return False
+        if name != self.store():
+            self._store = ""
+            if name != self.store():  # both are there, so these are two stores
+                self._other_stores.add(name)
+                return False
+        return True
 
     def fly_unprepared(self, statements: Sequence[Statement]) -> list[Rows]:
         """One attempt of :meth:`fly`, for whoever looks at a database and makes nothing in it."""
