@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 
 import psycopg
 import pytest
@@ -245,6 +245,56 @@ def test_forty_threads_share_a_few_connections(
             until("the others wait", lambda: len(shared._mutex._waiters) == 40 - most)  # type: ignore[attr-defined]
             assert connections(own_postgresql_server) <= most
         assert all(len(answer.result()) == 1 for answer in answers)
+
+
+@contextmanager
+def locked_table(server: PostgresqlServer) -> Iterator[None]:
+    """A table of the store is altered meanwhile."""
+    with psycopg.connect(server.url) as owner:
+        owner.execute("LOCK TABLE dlock.holder IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def test_the_server_waits_for_a_locked_table_no_longer_than_its_client(
+    backend: PostgresqlBackend,
+    own_postgresql_server: PostgresqlServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("celery_dlock.stores.consensus.commit.COMMIT_TIMEOUT", 0)
+    running(backend.enter(claim("a")))
+    asks = (
+        lambda: backend.enter(claim("b", key="other")),
+        lambda: backend.leave(claim("a"), Outcome.DONE),
+        lambda: backend.renew([claim("a")]),
+        lambda: backend.peek("key"),
+    )
+    with ThreadPoolExecutor() as pool, locked_table(own_postgresql_server):
+        answers = [pool.submit(ask) for ask in asks]
+        for answer in answers:
+            with pytest.raises(BackendUnavailable, match="lock timeout"):
+                answer.result()
+        until("they have ended", lambda: connections(own_postgresql_server) <= 1)
+
+
+def test_what_the_server_does_not_answer_counts_among_the_connections_of_a_process(
+    backend: PostgresqlBackend,
+    own_postgresql_server: PostgresqlServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend.now()
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.1)
+    with locked_table(own_postgresql_server):
+        for number in range(2 * connection.MOST):
+            with pytest.raises(BackendUnavailable):
+                backend.enter(claim("a", key=f"{number}"))
+        with pytest.raises(BackendUnavailable, match=f"{connection.MOST} requests are unanswered"):
+            backend.now()
+        assert connections(own_postgresql_server) == connection.MOST
+
+    monkeypatch.undo()
+    until("they end", lambda: not connections(own_postgresql_server, "state <> 'idle'"))
+    backend.now()
+    until("one is kept", lambda: connections(own_postgresql_server) == 1)
 
 
 def test_a_release_does_not_stand_in_line_behind_those_that_wait_for_it(

@@ -10,6 +10,7 @@ from dataclasses import fields
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import WINDOW, Holder, Waiting
+from celery_dlock.stores.postgresql.connection import LOCK_TIMEOUT
 from celery_dlock.stores.sql.rows import BY_TASK, STATE, columns
 
 #: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
@@ -55,7 +56,8 @@ END $$"""
 # where the role's default is another isolation, nothing is done, and the longer way says which.
 # Rows are looked for by their keys, also where an estimate of a small table speaks against that.
 _AT_FREE_KEY = f"""CREATE FUNCTION dlock.{{name}}
-RETURNS {{returns}} LANGUAGE plpgsql SET enable_seqscan = off AS $$
+RETURNS {{returns}} LANGUAGE plpgsql
+SET enable_seqscan = off SET lock_timeout = '{LOCK_TIMEOUT}' AS $$
 DECLARE
     v_now BIGINT;
     v_token BIGINT;
