@@ -125,8 +125,8 @@ SNAPSHOT: Checks[tuple[str, int]] = {
     "postgresql-snapshot": Weak(
         lambda oldest: oldest[1] >= OLD and oldest,
         "{0[0]} has kept deleted rows for {0[1]:,} transactions",
-        promise="No row that was deleted since can be removed, in the whole database. A key that is "
-        "taken often becomes slower all the time: to take it may cost 30 ms after an hour.",
+        promise="No row that was deleted since can be removed, in the whole database. A key "
+        "that is taken often becomes slower all the time: to take it may cost 30 ms after an hour.",
         fix="end the session or the prepared transaction, drop the slot, or let reports and dumps "
         "read a replica without hot_standby_feedback",
     )
