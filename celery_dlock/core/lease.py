@@ -131,7 +131,7 @@ class Term:
     @property
     def issued(self) -> int:
         """The token as the store has it, without ``dlock_fencing_epoch``."""
-        return self.token % 2**EPOCH_SHIFT
+        return self.token & ((1 << EPOCH_SHIFT) - 1)
 
     @property
     def uncertain(self) -> bool:
