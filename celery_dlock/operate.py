@@ -13,7 +13,7 @@ from typing import Any
 from celery import current_app
 
 from celery_dlock.ops import actions, holds, unique
-from celery_dlock.ops.overview import Held, KeyDetails, OnHold, QueueEntry, as_stored, line
+from celery_dlock.ops.overview import Held, KeyDetails, OnHold, QueueEntry, as_stored
 from celery_dlock.runtime import runtime
 
 __all__ = [
@@ -33,7 +33,8 @@ __all__ = [
 def held(key: str, *, app: Any = None) -> tuple[Held, ...]:
     """The holders of *key*: none, one, or with a limit or a read lock several."""
     app = app or current_app
-    return line(app, as_stored(app, key)).holders
+    found = KeyDetails.of(app, as_stored(app, key))
+    return tuple(holder for holder in found.line.holders if holder.expires > found.now)
 
 
 def waiting(key: str, *, app: Any = None, limit: int = 100) -> tuple[QueueEntry, ...]:

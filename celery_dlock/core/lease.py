@@ -28,10 +28,18 @@ Certain = Callable[[float], bool]
 Extend = Callable[[Sequence["Term"], float], None]
 
 
-class HolderRow(NamedTuple):
-    """The row of one holder in the database of a *store*, with the texts as they are there."""
+#: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
+#: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
+EPOCH_SHIFT = 53
 
-    store: str
+
+class HolderRow(NamedTuple):
+    """The row of one holder in its store's database, with the texts as they are there.
+
+    ``is_in`` says whether the tables of the store with that name are the ones that it is in.
+    """
+
+    is_in: Callable[[str], bool]
     prefix: str
     key: str
     task: str
@@ -119,6 +127,11 @@ class Term:
     @property
     def resource(self) -> str:
         return self.key if self.slot == 0 else f"{self.key}#{self.slot}"
+
+    @property
+    def issued(self) -> int:
+        """The token as the store has it, without ``dlock_fencing_epoch``."""
+        return self.token & ((1 << EPOCH_SHIFT) - 1)
 
     @property
     def uncertain(self) -> bool:

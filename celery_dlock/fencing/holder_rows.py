@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 from celery_dlock.core.lease import RowOf, Term
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
@@ -45,16 +46,17 @@ def keep_rows(guard: Guard, terms: Sequence[Term], row_of: RowOf) -> bool:
     if guard.dialect is not POSTGRESQL:
         return False
     rows = {term: row for term in terms if (row := row_of(term.claim)) is not None}
-    if not rows or _store_in(guard) not in {row.store for row in rows.values()}:
+    store = _store_in(guard) if rows else None
+    if store is None or not all(row.is_in(store) for row in rows.values()):
         return False
     for term, row in rows.items():
         texts = {"prefix": row.prefix, "key": row.key, "task": row.task, "nonce": row.nonce}
-        if _first(guard, _KEEP, {**texts, "token": term.token}) is None:
+        if _first(guard, _KEEP, {**texts, "token": term.issued}) is None:
             raise StaleFencingToken(term.resource, term.token, 0)
     return True
 
 
-def _store_in(guard: Guard) -> object:
+def _store_in(guard: Guard) -> str | None:
     """The name of the store whose tables are in the database of *guard*; ``None`` if none are."""
     may_lock = _first(guard, _LOOK)
     if may_lock is None:
@@ -65,10 +67,11 @@ def _store_in(guard: Guard) -> object:
             "GRANT USAGE ON SCHEMA dlock, GRANT SELECT ON dlock.version, and GRANT SELECT, UPDATE "
             "ON dlock.holder to it"
         )
-    return _first(guard, _STORE)
+    name: str | None = _first(guard, _STORE)
+    return name
 
 
-def _first(guard: Guard, statement: str, values: Values | None = None) -> object:
+def _first(guard: Guard, statement: str, values: Values | None = None) -> Any:
     with closing(guard.execute(statement, values or {})) as cursor:
         row = cursor.fetchone()
     return None if row is None else row[0]

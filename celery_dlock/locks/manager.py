@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock import forking
-from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, ttl_to_trust, unsleeping
+from celery_dlock.core.lease import (
+    EPOCH_SHIFT,
+    SECOND,
+    Lease,
+    Monotonic,
+    Term,
+    ttl_to_trust,
+    unsleeping,
+)
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -44,10 +52,6 @@ V = TypeVar("V")
 
 #: What may have to wait in the store, or what writes it down if it has to.
 Message = bytes | Callable[[], bytes | None] | None
-
-#: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
-#: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
-EPOCH_SHIFT = 53
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class Counts:
     def add(self, line: Line) -> Line:
         """Count *line*, and give it back."""
         self.keys += 1
-        self.held += bool(line.holders)
-        live = (held.since for held in line.holders if held.expires > self.now)
+        live = [held.since for held in line.holders if held.expires > self.now]
+        self.held += bool(live)
         self.oldest_hold = min(filter(None, (self.oldest_hold, *live)), default=None)
         self.unanswered += line.unanswered
         self.unreadable += bool(line.unreadable)

@@ -3,6 +3,9 @@
 It sweeps: it wakes tasks again that did not answer, and tasks behind a holder that died. There is
 no leader. Each worker asks the store for what is due, publishes it, and sleeps until the next due
 instant, or for a few seconds: a message that another worker parks meanwhile may be due before.
+Where nobody waits nothing is due, so that a free key costs no more: a holder that has died is gone
+when the next task asks for its key. For the keys that nobody asks for again, each worker looks
+through those in use, a page at a time.
 
 A revoked task that waits in the store ends at once, and not when its turn comes. Celery keeps what
 was revoked in the memory of the workers, and forgets it. Each worker therefore looks for those ids
@@ -37,7 +40,7 @@ from celery_dlock.locks.probe import check_writes
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.messages.claims import left_by
 from celery_dlock.messages.headers import identity_of_next
-from celery_dlock.runtime import runtime
+from celery_dlock.runtime import Runtime, runtime
 from celery_dlock.worker.children import soon
 
 logger = logging.getLogger("celery_dlock")
@@ -89,7 +92,8 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
         return self.pause_after_failure
 
 
-#: Seconds after which a store that has taken a write is asked whether it still does.
+#: Seconds after which a store that has taken a write is asked whether it still does, and the next
+#: page of keys is looked at for holders that have expired.
 CHECK_WRITES_EVERY = 30.0
 
 LOST_DATA = (
@@ -111,11 +115,13 @@ class Sweeper(PeriodicStep):
         super().__init__(parent, **options)
         self._warning = ThrottledWarning()
         self._check_writes_at = -inf
+        self._cursor = ""
 
     def run_once(self) -> float:
         process = runtime(self._app)
+        checks = time.monotonic() >= self._check_writes_at
         try:
-            if time.monotonic() >= self._check_writes_at:
+            if checks:
                 check_writes(process.backend, process.lease_time(None))
                 self._check_writes_at = time.monotonic() + CHECK_WRITES_EVERY
             swept = process.backend.sweep()
@@ -126,9 +132,21 @@ class Sweeper(PeriodicStep):
         if swept.lost_data:
             logger.warning(LOST_DATA)
         ours = process.wake(swept.wakes)
+        if checks:
+            self._reap_expired(process)
         if swept.next_in is None or (swept.wakes and not ours):
             return LONGEST_SLEEP  # what was handed back is for another worker to find
         return min(swept.next_in, LONGEST_SLEEP)
+
+    def _reap_expired(self, process: Runtime) -> None:
+        """Let time pass on those keys of the next page whose holders have expired."""
+        backend = process.backend
+        page = backend.keys(self._cursor)
+        self._cursor = page.cursor or ""
+        states, now = backend.look(page.keys), backend.now()
+        for key, at_key in zip(page.keys, states, strict=True):
+            if any(holder.expires <= now for holder in at_key.holders):
+                process.wake(backend.reap(key).wakes)
 
 
 #: Seconds between two looks at what this worker has heard, and before an id is looked for again.

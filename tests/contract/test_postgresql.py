@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -19,7 +19,7 @@ from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql import connection
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing import NoteStoreContract, SharedStoreContract
-from celery_dlock.testing.contract.words import claim, park, running, woken
+from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.contract.postgresql_store import Rotation
 from tests.contract.suites import Notes, OneOfEach, SharedStorage
 from tests.services.pgbouncer import PgBouncer
@@ -201,6 +201,25 @@ def test_tables_that_were_dropped_are_made_again(
     running(backend.enter(claim("a")))
 
 
+def test_a_sequence_that_is_behind_goes_on_from_the_clock(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    def set_back(number: int) -> None:
+        own_postgresql_server.query(f"SELECT setval('dlock.number', {number})")
+
+    backend.now()
+    set_back(1000)
+    before = running(backend.enter(claim("a", key="1"))).token
+    set_back(1)
+
+    tokens = [running(backend.enter(claim("a", key=key))).token for key in ("2", "3")]
+    park(backend, "b", key="2")
+    backend.leave(claim("a", key="2"), Outcome.DONE)
+    tokens.append(running(backend.enter(claim("b", key="2", wait=QUEUE))).token)
+
+    assert [before, *tokens] == sorted({before, *tokens})
+
+
 def test_one_connection_is_kept_and_closed_when_nobody_has_used_it_for_a_while(
     backend: PostgresqlBackend,
     own_postgresql_server: PostgresqlServer,
@@ -246,6 +265,56 @@ def test_forty_threads_share_a_few_connections(
             until("the others wait", lambda: len(shared._mutex._waiters) == 40 - most)  # type: ignore[attr-defined]
             assert connections(own_postgresql_server) <= most
         assert all(len(answer.result()) == 1 for answer in answers)
+
+
+@contextmanager
+def locked_table(server: PostgresqlServer) -> Iterator[None]:
+    """A table of the store is altered meanwhile."""
+    with psycopg.connect(server.url) as owner:
+        owner.execute("LOCK TABLE dlock.holder IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def test_the_server_waits_for_a_locked_table_no_longer_than_its_client(
+    backend: PostgresqlBackend,
+    own_postgresql_server: PostgresqlServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("celery_dlock.stores.consensus.commit.COMMIT_TIMEOUT", 0)
+    running(backend.enter(claim("a")))
+    asks = (
+        lambda: backend.enter(claim("b", key="other")),
+        lambda: backend.leave(claim("a"), Outcome.DONE),
+        lambda: backend.renew([claim("a")]),
+        lambda: backend.peek("key"),
+    )
+    with ThreadPoolExecutor() as pool, locked_table(own_postgresql_server):
+        answers = [pool.submit(ask) for ask in asks]
+        for answer in answers:
+            with pytest.raises(BackendUnavailable, match="lock timeout"):
+                answer.result()
+        until("they have ended", lambda: connections(own_postgresql_server) <= 1)
+
+
+def test_what_the_server_does_not_answer_counts_among_the_connections_of_a_process(
+    backend: PostgresqlBackend,
+    own_postgresql_server: PostgresqlServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend.now()
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.1)
+    with locked_table(own_postgresql_server):
+        for number in range(2 * connection.MOST):
+            with pytest.raises(BackendUnavailable):
+                backend.enter(claim("a", key=f"{number}"))
+        with pytest.raises(BackendUnavailable, match=f"{connection.MOST} requests are unanswered"):
+            backend.now()
+        assert connections(own_postgresql_server) == connection.MOST
+
+    monkeypatch.undo()
+    until("they end", lambda: not connections(own_postgresql_server, "state <> 'idle'"))
+    backend.now()
+    until("one is kept", lambda: connections(own_postgresql_server) == 1)
 
 
 def test_a_release_does_not_stand_in_line_behind_those_that_wait_for_it(

@@ -77,6 +77,7 @@ def test_a_lock_of_the_same_database_is_fenced_by_its_own_row_and_no_table(
 ) -> None:
     app = Celery(set_as_current=False, broker="memory://")
     app.conf.update(dlock_url=postgresql_server.url, dlock_key_prefix=uuid.uuid4().hex)
+    app.conf.dlock_fencing_epoch = 1  # of which the row knows nothing
     try:
         with open_client(library, postgresql_server.url) as client:
             with lock(["order:1", "order:2"], app=app) as lease, client.transaction():
@@ -243,6 +244,29 @@ def test_another_database_is_fenced_with_its_tables(has_store: bool, shop: Shop)
         with pytest.raises(StaleFencingToken, match="it has seen"):
             fencing.admit(writes, lease)
         writes.close()
+
+
+def test_tables_that_were_made_anew_refuse_a_lock_of_the_old_ones(
+    own_postgresql_server: PostgresqlServer,
+) -> None:
+    with ExitStack() as stack:
+        old, new = (Shop(own_postgresql_server, stack) for _ in range(2))
+        writes = old.writes()
+        fencing.create_table(writes)
+        writes.commit()
+        late = old.hold()
+
+        own_postgresql_server.query("DROP SCHEMA dlock CASCADE")
+        newer = new.hold("b")
+        assert newer.fencing_token > late.fencing_token
+        fencing.admit(writes, newer)
+        writes.commit()
+
+        with pytest.raises(StaleFencingToken, match="the lock is over"):
+            fencing.admit(writes, late)
+        writes.rollback()
+        fencing.admit(writes, old.hold("c"))  # whose process goes on
+        assert writes.execute("SELECT * FROM dlock_fence").fetchall() == []
 
 
 @pytest.mark.parametrize(

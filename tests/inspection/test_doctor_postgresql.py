@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from celery_dlock import BackendUnavailable, lock
+from celery_dlock.ops.doctor import postgresql
 from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.finding import judged
 from celery_dlock.ops.doctor.postgresql import CHECKS, Server
@@ -16,7 +18,9 @@ from celery_dlock.stores.postgresql.schema import grants
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from tests.fencing.clients import DjangoClient
 from tests.inspection.patients import bad, found, patient
-from tests.services.postgresql import PostgresqlServer
+from tests.services.postgresql import PostgresqlServer, PostgresqlStandby
+from tests.services.require import require
+from tests.services.until import until
 
 pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
 
@@ -95,6 +99,54 @@ def test_the_database_of_a_django_project_is_examined_at_its_own_address(
         (finding,) = examine(app)
     assert finding.check == "settings"
     assert "an alias of DATABASES" in finding.found
+
+
+@pytest.mark.parametrize("kept_by", ["a session", "a writer", "a prepared transaction", "a slot"])
+def test_what_keeps_deleted_rows_for_long_is_found(
+    kept_by: str,
+    own_postgresql_server: PostgresqlServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = own_postgresql_server
+    monkeypatch.setattr(postgresql, "OLD", 3)
+    server.query("ALTER SYSTEM SET max_prepared_transactions = 1")
+    server.query("ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '1min'")
+    server.restart()
+    with psycopg.connect(server.url, application_name="report") as report:
+        if kept_by == "a session":
+            report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            report.execute("SELECT 1")
+        elif kept_by == "a writer":
+            report.execute("SELECT pg_current_xact_id()")
+        elif kept_by == "a prepared transaction":
+            report.execute("SELECT pg_current_xact_id()")
+            report.execute("PREPARE TRANSACTION 'report'")
+        else:
+            server.query("SELECT pg_create_physical_replication_slot('report', true)")
+            with PostgresqlStandby(require("postgresql").parent, server) as standby:
+                standby.configure(hot_standby_feedback="on", primary_slot_name="report")
+                kept = "SELECT count(xmin) FROM pg_replication_slots"
+                until("the slot keeps rows", lambda: server.query(kept) == "1")
+        with patient(tmp_path, dlock_url=server.url) as app:
+            assert "postgresql-snapshot" not in bad(examine(app))
+            for _ in range(4):
+                server.query("SELECT pg_current_xact_id()")
+            (finding,) = [f for f in examine(app) if f.check == "postgresql-snapshot"]
+    assert finding.severity == "weak"
+    assert "report" in finding.found
+
+
+def test_tokens_that_go_back_are_found(
+    own_postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    server = own_postgresql_server
+    with patient(tmp_path, dlock_url=server.url) as app, lock("order:1", app=app):
+        server.query("SELECT setval('dlock.number', 1)")
+        assert bad(examine(app)) == UNSYNCED  # the next one is that of the clock
+        server.query("UPDATE dlock.holder SET token = 2 * token")
+        assert bad(examine(app)) == {**UNSYNCED, "postgresql-tokens": "broken"}
+        server.query("UPDATE dlock.holder SET token = token / 2")
 
 
 @pytest.mark.parametrize(

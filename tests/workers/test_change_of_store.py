@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from celery_dlock import Lease, StaleFencingToken, fencing, lock
-from celery_dlock.locks.manager import EPOCH_SHIFT
+from celery_dlock.core.lease import EPOCH_SHIFT
 from celery_dlock.runtime import forget, runtime
 from tests.services.brokers import close
 from tests.services.desk import Desk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,15 +21,18 @@ from celery_dlock.core.state import WAKES_RESERVED
 from celery_dlock.core.turns import UNATTENDED
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.waking import Waker
+from celery_dlock.operate import held
 from celery_dlock.ops.gauges import Gauges
-from celery_dlock.runtime import runtime
-from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
+from celery_dlock.runtime import forget, runtime
+from celery_dlock.stores.base import BackendOptions, Reply, Swept, Trait, Wake
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.words import claim, running
 from celery_dlock.worker import periodic
 from celery_dlock.worker.periodic import LONGEST_SLEEP, Sweeper
 from tests.services.desk import Desk
 from tests.services.redis import RedisServer
+from tests.services.stores import STORES, Store
 from tests.services.until import until
 from tests.workers.conftest import MakeLab, charging, refused
 
@@ -134,6 +138,29 @@ def test_a_sweep_of_others_is_followed_by_a_long_sleep(desk: Desk, charge: Locke
     assert sleeps_after() == 0.25
     assert sleeps_after(own, newer) == 0.25
     assert sleeps_after(newer) == LONGEST_SLEEP
+
+
+@pytest.mark.parametrize(
+    "store", [each.param() for each in STORES if Trait.LEASE_PER_TASK in each.backend.traits]
+)
+def test_a_holder_that_has_died_goes_though_nobody_asks_for_its_key(
+    store: Store, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(store.settings(request, tmp_path))
+    sweeper, backend = Sweeper(SimpleNamespace(app=app)), runtime(app).backend
+    running(backend.enter(claim("dead", key=KEY, ttl=1)))
+    lives = running(backend.enter(claim("lives", key="order:43", ttl=60)))
+
+    def is_gone() -> bool:
+        sweeper._check_writes_at = 0.0
+        sweeper.run_once()
+        return not backend.peek(KEY).holders
+
+    until("it is gone", is_gone)
+    assert Gauges.of(app).held_keys == 1
+    assert [holder.token for holder in held("order:43", app=app)] == [lives.token]
+    forget(app)
 
 
 def test_an_unavailable_store_is_told_once(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

@@ -38,8 +38,35 @@ _LACKS = Statement(
         WHEN 'r' THEN has_schema_privilege(n.oid, 'USAGE')
             AND has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
             AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-        WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE')
+        WHEN 'S' THEN has_sequence_privilege(c.oid, 'SELECT')
+            AND has_sequence_privilege(c.oid, 'UPDATE')
         ELSE true END"""
+)
+
+# What keeps rows that are deleted, and for how many transactions. A session in another database
+# keeps none of ours, nor does a vacuum. Who has begun beside an old writer keeps as many as that.
+_SNAPSHOT = Statement(
+    b"""SELECT keeper, age FROM (
+    SELECT format('process %s of %s, %s', pid, usename, application_name) AS keeper,
+        greatest(age(backend_xmin), age(backend_xid)) AS age, backend_xid IS NULL AS reads
+    FROM pg_stat_activity WHERE coalesce(datname, current_database()) = current_database()
+        AND pid <> pg_backend_pid() AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)
+    UNION ALL SELECT 'the prepared transaction ' || gid, age(transaction), false
+    FROM pg_prepared_xacts WHERE database = current_database()
+    UNION ALL SELECT 'the replication slot ' || slot_name, age(xmin), false
+    FROM pg_replication_slots
+    UNION ALL SELECT 'nobody', 0, true) AS kept
+    WHERE age IS NOT NULL ORDER BY age DESC, reads LIMIT 1"""
+)
+
+#: After so many transactions a key that is taken in turn all the time is noticeably slower.
+OLD = 50_000
+
+_NUMBERS = Statement(
+    b"""SELECT greatest((SELECT max(token) FROM dlock.holder),
+        (SELECT max(version) FROM dlock.state), 0),
+    greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (SELECT last_value
+        FROM pg_sequences WHERE schemaname = 'dlock' AND sequencename = 'number'))"""
 )
 
 _TIME = Statement(b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
@@ -119,6 +146,30 @@ CHECKS: Checks[Server] = {
     ),
 }
 
+#: Of what keeps deleted rows for longest, and for how many transactions.
+SNAPSHOT: Checks[tuple[str, int]] = {
+    "postgresql-snapshot": Weak(
+        lambda oldest: oldest[1] >= OLD and oldest,
+        "{0[0]} has kept deleted rows for {0[1]:,} transactions",
+        promise="No row that was deleted since can be removed, in the whole database. A key "
+        "that is taken often becomes slower all the time: to take it may cost 30 ms after an hour.",
+        fix="end the session or the prepared transaction, drop the slot, or let reports and dumps "
+        "read a replica without hot_standby_feedback",
+    )
+}
+
+#: Of the largest number that was drawn, and the one after which the next one is.
+NUMBERS: Checks[tuple[int, int]] = {
+    "postgresql-tokens": Broken(
+        lambda numbers: numbers[0] > numbers[1] and numbers,
+        "token {0[0]} was issued, and the next one is {0[1]}",
+        promise="The sequence has been set back, as by a logical replication or a backup, and the "
+        "server's clock as well. Fenced tables refuse whoever gets a lock now, and not those who "
+        "held it before.",
+        fix="raise dlock_fencing_epoch by one, and correct the clock",
+    )
+}
+
 #: Of the version of the tables, if they are there, and whether our role may make them.
 TABLES: Checks[tuple[int | None, bool]] = {
     "postgresql-tables": (
@@ -186,8 +237,11 @@ def _examine(case: Case, address_of: Callable[..., Address]) -> Iterator[Finding
         yield from judged(CHECKS, server, place)
         (lacks,) = row(_LACKS)
         yield from judged(RIGHTS, lacks, place)
+        yield from judged(SNAPSHOT, row(_SNAPSHOT), place)
         if not lacks:
             version = table_version(connections.fly_unprepared)
             yield from judged(TABLES, (version, server.may_create), place)
+            if version == SCHEMA_VERSION:
+                yield from judged(NUMBERS, row(_NUMBERS), place)
         offset = measured(case.clock, lambda: float(row(_TIME)[0]) / 1e6)
         yield from judged(CLOCK, offset, place)

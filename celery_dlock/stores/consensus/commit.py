@@ -86,13 +86,17 @@ class KeyMutexes:
         """
         with self.at(key, 0 if first else COMMIT_TIMEOUT):
             give_up = time.monotonic() + COMMIT_TIMEOUT
+            why = f"other processes keep changing {key!r}"
             for failed in count():
-                with suppress(Overtaken):
+                try:
                     done = attempt()
+                except Overtaken as exc:
+                    why = str(exc)
+                else:
                     if done is not None:
                         return done
                 if time.monotonic() > give_up:
-                    raise BackendUnavailable(f"other processes keep changing {key!r}")
+                    raise BackendUnavailable(why)
                 time.sleep(CHANCE.uniform(0, min(_PAUSE, 0.001 * 2**failed)))
         raise AssertionError("unreachable")
 

@@ -38,13 +38,19 @@ LIMITS: Mapping[str, Any] = {
 #: Seconds until a flight is given up.
 ANSWER_TIMEOUT = 5.0
 
+#: For so long a statement waits in the server for somebody's lock, as of a table that is altered;
+#: it answers before it is given up. To cancel one would be no cure: one that waits for a standby is
+#: committed without it then.
+LOCK_TIMEOUT = "4s"
+
 #: Seconds until a connection that nobody uses is closed.
 IDLE = 60.0
 
 #: Seconds for which a thread waits for the connection of another, which costs less than a new one.
 PATIENCE = 0.05
 
-#: So many connections a process has, at most. Who waits for one as long as for an answer opens one.
+#: So many connections a process has, at most, with those that were given up and are not answered
+#: yet. Who waits for one as long as for an answer opens one, if none was given up.
 MOST = 8
 
 #: What is sent and received is in the binary form, but for numbers that are sent.
@@ -96,6 +102,7 @@ class Connection:
         self.role = self._connection.info.user
         self._server = self._connection.pgconn
         self._server.enter_pipeline_mode()
+        self._asked = False
 
     def fly(self, statements: Sequence[Statement]) -> list[Rows]:
         """The answers to *statements*, sent in one flight. Raises :exc:`psycopg.Error`."""
@@ -105,6 +112,7 @@ class Connection:
             formats = [_BINARY if isinstance(value, bytes) else _TEXT for value in values]
             self._server.send_query_params(text, sent, types, formats, _BINARY)
         self._server.pipeline_sync()
+        self._asked = True
         results = self._connection.wait(self._answers(monotonic() + ANSWER_TIMEOUT))
         for result in results:
             if result.status == pq.ExecStatus.FATAL_ERROR:
@@ -120,12 +128,29 @@ class Connection:
                 raise psycopg.OperationalError(f"no answer for {ANSWER_TIMEOUT:.0f} seconds")
             if ready & Ready.R:
                 server.consume_input()
-            while not server.is_busy():
-                result = server.get_result()
-                if result is not None and result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    return results
-                if result is not None:
-                    results.append(result)
+            if self._arrived(results):
+                return results
+
+    def _arrived(self, results: list[Any]) -> bool:
+        """Add what has come in to *results*; whether that is all."""
+        while not self._server.is_busy():
+            result = self._server.get_result()
+            if result is not None and result.status == pq.ExecStatus.PIPELINE_SYNC:
+                self._asked = False
+                return True
+            if result is not None:
+                results.append(result)
+        return False
+
+    def is_unanswered(self) -> bool:
+        """Whether the server is still busy with a flight that was given up; it does not wait."""
+        try:
+            if self._asked:
+                self._server.consume_input()
+                return not self._arrived([])
+        except psycopg.Error:  # it is lost
+            pass
+        return False
 
     def close(self) -> None:
         with suppress(psycopg.Error):
@@ -145,9 +170,11 @@ class Connections:
         self._where = ""
         self._prepare = prepare
         self._store = ""
+        self._other_stores: set[str] = set()
         self._mutex = threading.Condition()
         self._flying = 0
         self._idle: Connection | None = None
+        self._unanswered: list[Connection] = []
         self._used = 0.0
         self._timer: threading.Timer | None = None
 
@@ -180,6 +207,20 @@ class Connections:
             self._store = self._prepare(self.fly_unprepared)
         return self._store
 
+    def is_store(self, name: str) -> bool:
+        """Whether the store has that *name*.
+
+        If it had another one it is asked again, once: its tables may have been made anew.
+        """
+        if name in self._other_stores:
+            return False
+        if name != self.store():
+            self._store = ""
+            if name != self.store():  # both are there, so these are two stores
+                self._other_stores.add(name)
+                return False
+        return True
+
     def fly_unprepared(self, statements: Sequence[Statement]) -> list[Rows]:
         """One attempt of :meth:`fly`, for whoever looks at a database and makes nothing in it."""
         with self._taken() as connection:
@@ -190,11 +231,19 @@ class Connections:
 
     @contextmanager
     def _taken(self) -> Iterator[Connection]:
-        """A connection for one flight. An error closes it, a time limit that strikes as well."""
+        """A connection for one flight. An error closes it, a time limit that strikes as well.
+
+        If its flight is not answered it is closed later: the server would not notice, and begin a
+        process more for each attempt.
+        """
         with self._mutex:
             if self._flying:
                 self._mutex.wait_for(lambda: self._idle is not None, PATIENCE)
-                self._mutex.wait_for(lambda: self._idle or self._flying < MOST, ANSWER_TIMEOUT)
+                self._mutex.wait_for(self._has_room, ANSWER_TIMEOUT)
+            if not self._has_room() and self._unanswered:
+                raise BackendUnavailable(
+                    f"PostgreSQL at {self._where}: {len(self._unanswered)} requests are unanswered"
+                )
             connection, self._idle = self._idle, None
             self._flying += 1
         try:
@@ -203,11 +252,24 @@ class Connections:
         except BaseException:
             with self._mutex:
                 self._flying -= 1
+                if connection is not None:
+                    self._unanswered.append(connection)
+                self._close_answered()
                 self._mutex.notify()
-            if connection is not None:
-                connection.close()
             raise
         self._give_back(connection)
+
+    def _has_room(self) -> bool:
+        self._close_answered()
+        return self._idle is not None or self._flying + len(self._unanswered) < MOST
+
+    def _close_answered(self) -> None:
+        given_up, self._unanswered = self._unanswered, []
+        for connection in given_up:
+            if connection.is_unanswered():
+                self._unanswered.append(connection)
+            else:
+                connection.close()
 
     def _connected(self) -> Connection:
         try:
@@ -234,7 +296,9 @@ class Connections:
         return refused
 
     def _text(self, error: psycopg.Error) -> str:
-        return f"PostgreSQL at {self._where}: {str(error).strip()}"
+        """What went wrong, without the statement."""
+        said = error.diag.message_primary or str(error)
+        return f"PostgreSQL at {self._where}: {said.strip()}"
 
     def _give_back(self, connection: Connection) -> None:
         with self._mutex:
@@ -264,14 +328,16 @@ class Connections:
         self.close()
 
     def close(self) -> None:
-        """Close the idle connection; the next flight makes another."""
+        """Close the connections that no flight uses; the next one makes another."""
         with self._mutex:
             timer, self._timer = self._timer, None
             idle, self._idle = self._idle, None
+            unanswered, self._unanswered = self._unanswered, []
         if timer is not None:
             timer.cancel()
-        if idle is not None:
-            idle.close()
+        for connection in (idle, *unanswered):
+            if connection is not None:
+                connection.close()
 
 
 #: What sends a flight.

@@ -15,7 +15,12 @@ from itertools import count
 from typing import Any
 
 from celery_dlock.stores.postgresql import functions
-from celery_dlock.stores.postgresql.connection import Connections, Rows, Statement
+from celery_dlock.stores.postgresql.connection import (
+    LOCK_TIMEOUT,
+    Connections,
+    Rows,
+    Statement,
+)
 
 #: The time on the server; a value that is given replaces it, for tests.
 NOW = functions.NOW.format(clock="?::bigint")
@@ -35,6 +40,7 @@ LOCKED = "string_to_array(current_setting('dlock.locked'), ',')::int[]"
 _SETTINGS = {
     "search_path": "dlock, pg_temp",
     "plan_cache_mode": "force_generic_plan",
+    "lock_timeout": LOCK_TIMEOUT,
     # What cannot be done but by a sort counts as so dear that it would be compiled each time.
     **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off"),
 }

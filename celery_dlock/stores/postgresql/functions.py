@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import WINDOW, Holder, Waiting
+from celery_dlock.stores.postgresql.connection import LOCK_TIMEOUT
 from celery_dlock.stores.sql.rows import BY_TASK, STATE, columns
 
 #: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
@@ -24,11 +26,38 @@ _AT = "prefix = p_prefix AND key = p_key"
 NOW = "coalesce({clock}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 _NOW = NOW.format(clock="p_clock")
 
+#: The number of the lock for it; those of keys are by chance.
+_RAISE_LOCK = 0
+
+#: Microseconds that the numbers may be behind the clock: of a server that takes over without the
+#: sequence, as one of a logical replication or of tables made anew, the first is larger than all of
+#: before if it comes later than that.
+BEHIND = SECOND
+
+# Only one transaction at a time raises the sequence, or it might be set back. Nobody waits for it.
+NUMBER = f"""CREATE FUNCTION dlock.next_number()
+RETURNS BIGINT LANGUAGE plpgsql AS $$
+DECLARE
+    v_number BIGINT := nextval('dlock.number');
+    v_now BIGINT := {NOW.format(clock="NULL::bigint")};
+BEGIN
+    IF v_number < v_now - {BEHIND} THEN
+        IF pg_try_advisory_xact_lock({LOCK_CLASS}, {_RAISE_LOCK}) THEN
+            IF (SELECT last_value FROM dlock.number) < v_now - {BEHIND} THEN
+                PERFORM setval('dlock.number', v_now);
+            END IF;
+        END IF;
+        v_number := nextval('dlock.number');
+    END IF;
+    RETURN v_number;
+END $$"""
+
 # Each statement sees what was committed before it began, so that after the lock misses nothing;
 # where the role's default is another isolation, nothing is done, and the longer way says which.
 # Rows are looked for by their keys, also where an estimate of a small table speaks against that.
 _AT_FREE_KEY = f"""CREATE FUNCTION dlock.{{name}}
-RETURNS {{returns}} LANGUAGE plpgsql SET enable_seqscan = off AS $$
+RETURNS {{returns}} LANGUAGE plpgsql
+SET enable_seqscan = off SET lock_timeout = '{LOCK_TIMEOUT}' AS $$
 DECLARE
     v_now BIGINT;
     v_token BIGINT;

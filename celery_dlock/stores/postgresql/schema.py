@@ -16,7 +16,7 @@ from celery_dlock.stores.postgresql.connection import (
     Refused,
     Statement,
 )
-from celery_dlock.stores.postgresql.functions import FUNCTIONS
+from celery_dlock.stores.postgresql.functions import FUNCTIONS, NUMBER
 from celery_dlock.stores.sql.tables import TABLES
 
 SCHEMA_VERSION = 1
@@ -67,9 +67,10 @@ SCHEMA = (
     # Of tokens and of versions. Whoever asks has the lock of the key: so of each key the later
     # grant has the larger token.
     "CREATE SEQUENCE dlock.number",
+    NUMBER,
     # One row for each grant of a key, inserted and deleted and never updated.
     f"""CREATE TABLE dlock.holder (
-    prefix {_TEXT}, key {_TEXT}, token BIGINT NOT NULL DEFAULT nextval('dlock.number'),
+    prefix {_TEXT}, key {_TEXT}, token BIGINT NOT NULL DEFAULT dlock.next_number(),
     task {_TEXT}, nonce {_TEXT}, mode TEXT NOT NULL, "limit" BIGINT NOT NULL,
     slot BIGINT NOT NULL, since BIGINT NOT NULL, expires BIGINT NOT NULL, name {_TEXT},
     "where" {_TEXT}, cools BIGINT NOT NULL, replaced_by TEXT,
@@ -81,7 +82,7 @@ SCHEMA = (
     PRIMARY KEY (prefix, key, token)) WITH (fillfactor = 50)""",
     # One row for each key that has more than holders. Each change of the key gives it a new number.
     f"""CREATE TABLE dlock.state (
-    prefix {_TEXT}, key {_TEXT}, version BIGINT NOT NULL DEFAULT nextval('dlock.number'),
+    prefix {_TEXT}, key {_TEXT}, version BIGINT NOT NULL DEFAULT dlock.next_number(),
     grants TEXT NOT NULL, cooling TEXT NOT NULL, hold TEXT, parked BIGINT NOT NULL,
     paused BIGINT NOT NULL, due BIGINT, PRIMARY KEY (prefix, key)) WITH (fillfactor = 50)""",
     "CREATE INDEX state_due ON dlock.state (prefix, due) WHERE due IS NOT NULL",
@@ -114,7 +115,7 @@ def grants(role: str) -> tuple[str, ...]:
     return (
         f"GRANT USAGE ON SCHEMA dlock TO {name}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock TO {name}",
-        f"GRANT USAGE ON SEQUENCE dlock.number TO {name}",
+        f"GRANT SELECT, UPDATE ON SEQUENCE dlock.number TO {name}",
         f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA dlock TO {name}",
     )
 

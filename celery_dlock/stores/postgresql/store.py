@@ -212,7 +212,7 @@ class PostgresqlBackend(SqlBackend):
 
     def row_of(self, claim: Claim) -> HolderRow:
         texts = self._prefix, claim.key, claim.task, claim.nonce
-        return HolderRow(self._connections().store(), *map(stored_text, texts))
+        return HolderRow(self._connections().is_store, *map(stored_text, texts))
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         """Those whose key somebody else is writing to just then are asked for again."""

@@ -55,7 +55,7 @@ class SqliteKeyRows(KeyRows):
         token = self._next_token(operation)
         step = operation.apply(before, self.now, token)
         if isinstance(step.verdict, Run) and step.verdict.token == token:
-            self._db.execute("UPDATE token SET next = next + 1")
+            self._db.execute("UPDATE token SET next = ?", (token + 1,))
         return self.commit(operation, before, step)
 
     def commit(self, operation: Operation[V], before: KeyState, step: Step[V]) -> Reply[V]:
@@ -76,10 +76,13 @@ class SqliteKeyRows(KeyRows):
         return step.verdict
 
     def _next_token(self, operation: Operation[object]) -> int:
-        """What a grant made now carries; nothing else is granted one."""
+        """What a grant made now carries; nothing else is granted one.
+
+        The time, if the counter is behind that: a file that is new, or of a backup, goes on so.
+        """
         if not isinstance(operation, Enter):
             return 0
-        return int(self._db.execute("SELECT next FROM token").fetchone()[0])
+        return max(self.now, int(self._db.execute("SELECT next FROM token").fetchone()[0]))
 
     def load(self, operation: Operation[object]) -> KeyState:
         """What *operation* may see: the bounded part of the key's state."""
