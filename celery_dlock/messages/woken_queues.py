@@ -24,7 +24,7 @@ from kombu.entity import Exchange
 from kombu.exceptions import OperationalError
 
 from celery_dlock.messages.headers import HISTORY
-from celery_dlock.messages.way_back import queues_reached
+from celery_dlock.messages.way_back import exchanges_of, goes_by_exchange, queues_reached
 
 logger = logging.getLogger("celery_dlock")
 
@@ -97,6 +97,8 @@ class WokenQueues:
 
         ``None`` if that was not to be told now. A broker that does not allow it is said once.
         """
+        if goes_by_exchange(connection) and not exchanges_of(queue) - {""}:
+            return self._say_not(queue, "this broker needs an exchange for it", home)
         try:
             with _channel_of(connection) as channel:
                 queue(channel).declare()
@@ -105,11 +107,14 @@ class WokenQueues:
         except (OperationalError, *connection.recoverable_connection_errors):
             return None
         except Exception as exc:
-            if queue.name not in self._logged:
-                self._logged.add(queue.name)
-                logger.warning(UNDECLARED, queue.name, exc, home)
-            return False
+            return self._say_not(queue, exc, home)
         return True
+
+    def _say_not(self, queue: Any, why: object, home: str) -> bool:
+        if queue.name not in self._logged:
+            self._logged.add(queue.name)
+            logger.warning(UNDECLARED, queue.name, why, home)
+        return False
 
     def is_there(self, queue: Any, connection: Any, home: str) -> bool:
         """The same, and asked until it is known: for who publishes."""

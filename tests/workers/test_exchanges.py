@@ -84,9 +84,9 @@ def test_what_belongs_to_one_worker_is_not_declared_for_it() -> None:
     app.conf.task_queues = [own, shared, Broadcast("here", exchange=news)]
     with app.connection_for_write() as connection:
         producer = SimpleNamespace(connection=connection)
-        assert to_declare(app, producer, "events") == [events, shared]
-        assert to_declare(app, producer, "news") == [news]
-        assert to_declare(app, producer, "") == []
+        assert to_declare(app, producer, "events", "") == [events, shared]
+        assert to_declare(app, producer, "news", "") == [news]
+        assert to_declare(app, producer, "", "own") == []
     with Celery(broker="amqp://", set_as_current=False).connection_for_write() as amqp:
         producer = SimpleNamespace(connection=amqp)
-        assert to_declare(app, producer, "events") == [], "RabbitMQ knows it"
+        assert to_declare(app, producer, "events", "") == [], "RabbitMQ knows it"
