@@ -36,7 +36,10 @@ _OF_EARLIER_WAITS = ("x-death", "x-first-death-", "x-last-death-")
 
 
 def goes_by_exchange(connection: Any) -> bool:
-    """Whether a queue gets nothing, by its name either, before it is bound to an exchange."""
+    """Whether a queue has to be bound to an exchange, also for a message that names the queue.
+
+    That is so of Google Pub/Sub: its queues are subscriptions, and messages go to a topic.
+    """
     return bool(connection.transport.driver_type == "gcpubsub")
 
 
