@@ -22,10 +22,12 @@ from kombu.exceptions import OperationalError
 from celery_dlock.core.events import DeadLettered, LeftToOthers, Revoked, Subject, Woken
 from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED, Cause, Claim, Ending, Outcome, task_id_of
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.broker_name import broker_name
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.messages.headers import HISTORY, carried_by
 from celery_dlock.messages.refusals import Comparison, is_refusal
+from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.messages.way_back import to_declare
 from celery_dlock.messages.woken_queues import WokenQueues, came_from
 from celery_dlock.stores.base import LockBackend, Reply, Wake
@@ -178,6 +180,8 @@ class Waker:
         if wake.ending is Ending.REVOKED:
             self._store_end(entry, subject, None)
             self._sinks.emit(Revoked(subject, wake.key))
+            if terms := UniqueTerms.read(entry.headers):
+                UniqueClaims(self._backend).forget(terms.name, subject.task_id)
             claim = Claim(wake.key, wake.task, nonce="", ttl=0)
             return self._backend.leave(claim, Outcome.OVER).wakes
         cause = Cause.UNPUBLISHABLE

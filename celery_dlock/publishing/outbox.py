@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,7 @@ from celery_dlock.messages.refusals import exceeds
 from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.messages.waking import Unpublishable
 from celery_dlock.runtime import Runtime, runtime
-from celery_dlock.stores.base import Reply
+from celery_dlock.stores.base import Reply, Wake
 
 logger = logging.getLogger("celery_dlock")
 
@@ -192,12 +192,20 @@ class Outbox:
             case _:  # no place there
                 pass
         # Over this very connection: another one of the pool may never be free.
-        try:
-            process.wake(reply.wakes, self._producer, (message, parked))
-        except Unpublishable as exc:
+        if refusal := self._wake(process, reply.wakes, message, parked):
             process.manager.take_back([claim])
-            raise (exc.__cause__ or exc) from None
+            raise refusal
         return self._answer(reply.verdict, subject.task_id)
+
+    def _wake(
+        self, process: Runtime, wakes: Sequence[Wake], message: bytes, parked: ParkedMessage
+    ) -> BaseException | None:
+        """The error with which the broker refuses the message itself, if its turn has come."""
+        try:
+            process.wake(wakes, self._producer, (message, parked))
+        except Unpublishable as exc:
+            return exc.__cause__
+        return None
 
     def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
         living, replaces = task_id, self._question.replaces

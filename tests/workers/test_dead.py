@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, RecoverableConnectionError
@@ -13,8 +15,9 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state as worker_state
 from kombu.exceptions import OperationalError
 from kombu.message import Message
+from kombu.messaging import Producer
 
-from celery_dlock import LockedTask, LockLost, lock, operate
+from celery_dlock import BackendUnavailable, LockedTask, LockLost, lock, operate
 from celery_dlock.core.events import DeadLettered
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import Replay
@@ -25,7 +28,7 @@ from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import dead_letter_rejected, dead_letter_unknown
 from tests.services.desk import Desk
-from tests.workers.conftest import nothing_is_left
+from tests.workers.conftest import nothing_is_left, revoke
 
 pytestmark = pytest.mark.stores
 
@@ -199,20 +202,50 @@ def test_a_message_that_fails_alone_is_dead_lettered_whatever_the_error(
     assert [b.dead.task for b in desk.store.dead()] == [f"{odd.id}:0:0"]
 
 
-def test_what_is_revoked_ends_though_the_broker_refuses_its_message(
-    desk: Desk, charge: LockedTask, clock: ManualClock
+def test_an_ordered_call_that_is_refused_and_not_taken_back_is_a_dead_letter(
+    desk: Desk, make_ordered: Callable[..., LockedTask], clock: ManualClock
 ) -> None:
+    # Given a broker that refuses a call whose turn comes at once
+    refuses, whole = Refuses(by_sqs("InvalidParameterValue"), "large"), Producer.publish
+    desk.patch.setattr(Producer, "publish", refuses.publish)
+    # And a store that does not answer when the message is to be taken back
+    leave = desk.store.leave
+    desk.patch.setattr(desk.store, "leave", Mock(side_effect=BackendUnavailable("away")))
+    # When it is published, Then its publisher hears of it
+    charge = make_ordered()
+    with pytest.raises(ClientError):
+        charge.apply_async(("42", 1), task_id="large")
+    desk.patch.setattr(desk.store, "leave", leave)
+    # And the key goes on after a few wakes
+    sound = charge.apply_async(("42", 2))
+    woken_again(desk, clock, refuses)
+    assert [letter.dead.task for letter in desk.store.dead()] == ["large:0:0"]
+    desk.patch.setattr(Producer, "publish", whole)
+    desk.passes(AN_HOUR)
+    desk.deliver()
+    assert (sound.get(), desk.ran) == (2, [2])
+
+
+def cancel(desk: Desk, task_id: str) -> None:
+    assert operate.cancel(task_id, app=desk.app)
+
+
+@pytest.mark.parametrize("ends", [revoke, cancel])
+def test_what_is_revoked_ends_though_the_broker_refuses_its_message(
+    desk: Desk, ends: Callable[[Desk, str], None]
+) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention="queue", unique="done")
+    def charge(order: str) -> None: ...
+
     waits = charge.delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
-        desk.patch.setattr(
-            "kombu.messaging.Producer.publish",
-            Refuses(by_sqs("MissingParameter"), waits.id).publish,
-        )
-        assert operate.cancel(waits.id, app=desk.app)
+        refuses = Refuses(by_sqs("MissingParameter"), waits.id)
+        desk.patch.setattr(Producer, "publish", refuses.publish)
+        ends(desk, waits.id)
     assert waits.state == states.REVOKED
     assert nothing_is_left(desk)
-    assert desk.store.dead() == []
+    assert (desk.store.dead(), desk.store.swapped()) == ([], [])
 
 
 def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kept(
