@@ -104,12 +104,11 @@ class Outgoing:
         """The task's message comes first, and Celery's event about it after that."""
 
         def publish(producer: Any) -> None:
-            exchange = options.get("exchange") or ""
-            name, routing_key = (
-                getattr(exchange, "name", exchange),
-                options.get("routing_key") or "",
+            exchange, routing_key = (
+                options.get(name) or "" for name in ("exchange", "routing_key")
             )
-            entities = to_declare(self._app, producer, name, routing_key)
+            exchange = getattr(exchange, "name", exchange)
+            entities = to_declare(self._app, producer, exchange, routing_key)
             declare = [*(options.get("declare") or ()), *entities]
             producer.publish(body, **{**options, "declare": declare})
 

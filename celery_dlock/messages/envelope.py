@@ -29,15 +29,6 @@ from celery_dlock.messages.headers import HISTORY
 
 SCHEMA = 1
 
-#: What Celery hands a producer beside the properties of the message.
-_NO_PROPERTIES = frozenset(
-    {
-        *("exchange", "routing_key", "serializer", "compression", "headers", "declare"),
-        *("content_type", "content_encoding", "mandatory", "immediate"),
-        *("retry", "retry_policy", "timeout", "confirm_timeout"),
-    }
-)
-
 #: What asks the broker to deliver a message later: Amazon SQS and PGMQ, and in a header the plugin
 #: of RabbitMQ for delayed messages.
 _DELAYS = ("DelaySeconds", "delay_seconds")
@@ -55,6 +46,16 @@ _OF_ONE_PUBLISH = frozenset(
 
 #: Headers with which RabbitMQ delivers one publish to other queues, too, or later.
 _HEADERS_OF_ONE_PUBLISH = frozenset({"CC", "BCC", _DELAY_HEADER})
+
+#: What Celery hands a producer beside the properties of the message, or for one publish.
+_NO_PROPERTIES = frozenset(
+    {
+        *("exchange", "routing_key", "serializer", "compression", "headers", "declare"),
+        *("content_type", "content_encoding", "mandatory", "immediate"),
+        *("retry", "retry_policy", "timeout", "confirm_timeout"),
+        *_OF_ONE_PUBLISH,
+    }
+)
 
 #: Of one delivery, of one broker's way to it, or said beside the properties.
 _OF_THE_DELIVERY = frozenset(
@@ -139,7 +140,7 @@ class ParkedMessage:
             properties={
                 name: value
                 for name, value in options.items()
-                if name not in _NO_PROPERTIES | _OF_ONE_PUBLISH and value is not None
+                if name not in _NO_PROPERTIES and value is not None
             },
             body=data if isinstance(data, bytes) else data.encode(),
         )
