@@ -21,6 +21,8 @@ from tests.services.desk import Desk, open_desk
 from tests.services.sqs import SqsServer
 from tests.workers.conftest import nothing_is_left
 
+pytestmark = [pytest.mark.once, pytest.mark.slow]
+
 KEY = "order:42"
 FIFO = "orders.fifo"
 
