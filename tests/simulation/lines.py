@@ -75,9 +75,8 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
     "whether the store takes writes is not asked": {
         "locks/probe.py": ("check_writes",),
     },
-    "the broker of the schedules refuses no message": {
+    "the broker of the schedules takes messages of any size": {
         "messages/refusals.py": ("_base64",),
-        "messages/waking.py": ("Waker._end_refused", "Waker._store_end"),
     },
     "Amazon is asked for its region": {
         "messages/broker_name.py": ("_region_of_this_host",),
