@@ -12,6 +12,7 @@ from tests.services.redis import own_redis_server, redis_server
 from tests.services.redis_cluster import own_redis_cluster, redis_cluster
 from tests.services.redis_nodes import own_redis_nodes, redis_nodes
 from tests.services.redis_sentinel import own_redis_sentinel, redis_sentinel
+from tests.services.sqs import sqs_server
 from tests.services.zookeeper import own_zookeeper_server, zookeeper_server
 from tests.services.zookeeper_ensemble import own_zookeeper_ensemble
 
@@ -43,5 +44,6 @@ __all__ = [
     "redis_nodes",
     "redis_sentinel",
     "redis_server",
+    "sqs_server",
     "zookeeper_server",
 ]

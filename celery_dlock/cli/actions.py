@@ -48,6 +48,9 @@ from celery_dlock.ops.overview import Held, KeyDetails, Line, OnHold, as_stored,
 from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
 
+#: Said beside what cannot be cancelled.
+NO_BROADCAST = "; this broker broadcasts nothing, so `celery control revoke` reaches no worker"
+
 #: Said of what cannot be replayed.
 EXPIRED = "has expired: a worker would discard it, so it stays where it is"
 REPLAYED = "is no longer a dead letter: it has run, was replayed or discarded"
@@ -224,8 +227,9 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
 
     A key that is kept for it, as for a retry, is free at once, and it ends when it comes.
     A running body is not stopped, and a message in the broker is not reached: for those use
-    `celery control revoke`. If the task is unique its claim ends in any case, and the next call is
-    published. Exits with 1 if no message of it waits and no claim was ended.
+    `celery control revoke`, which needs a broker that broadcasts. If the task is unique its claim
+    ends in any case, and the next call is published. Exits with 1 if no message of it waits and no
+    claim was ended.
     """
     app = app_of(ctx)
     messages = actions.find(app, [task_id])
@@ -241,8 +245,10 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
     about = {"task_id": task_id, "claims": [entry.claim for entry in claims]}
     with _document(about, "messages", for_programs=for_programs) as done:
         if not messages and not claims:
+            hint = "" if actions.broadcasts(app) else NO_BROADCAST
             raise click.ClickException(
                 f"no message of {shown(task_id)} waits in the lock store, and no key is kept for it"
+                f"{hint}"
             )
         for claim in claims:
             end(app, claim)

@@ -132,7 +132,7 @@ _SENTENCES: Mapping[str, Callable[[Details], str]] = {
     "LeftToOthers": lambda d: (
         f"was woken for {d['key']!r} and left to the workers at its broker {d.get('broker')}"
     ),
-    "TooLarge": lambda d: f"was too large for the lock store, with {d.get('size')} bytes",
+    "TooLarge": lambda d: f"was too large to wait in the lock store, with {d.get('size')} bytes",
     "Revoked": lambda d: f"was revoked while it waited for {d['key']!r}",
     "DeadLettered": lambda d: f"became a dead letter at {d['key']!r}: {d.get('cause')}",
     "Discarded": lambda d: f"was discarded at {d['key']!r}, by {d.get('by')}",

@@ -29,7 +29,7 @@ from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History
-from celery_dlock.messages.waking import UNPUBLISHABLE
+from celery_dlock.messages.refusals import is_refusal
 from celery_dlock.messages.way_back import to_declare
 
 logger = logging.getLogger("celery_dlock")
@@ -104,8 +104,11 @@ class Outgoing:
         """The task's message comes first, and Celery's event about it after that."""
 
         def publish(producer: Any) -> None:
-            exchange = options.get("exchange") or ""
-            entities = to_declare(self._app, producer, getattr(exchange, "name", exchange))
+            exchange, routing_key = (
+                options.get(name) or "" for name in ("exchange", "routing_key")
+            )
+            exchange = getattr(exchange, "name", exchange)
+            entities = to_declare(self._app, producer, exchange, routing_key)
             declare = [*(options.get("declare") or ()), *entities]
             producer.publish(body, **{**options, "declare": declare})
 
@@ -160,7 +163,7 @@ class Outgoing:
         self, error: Exception, message: bytes | None, publish: Publish | None
     ) -> None:
         """The broker has not taken it, for *error*; *message* is what the store would keep."""
-        late, at_fault = self.execution.task.acks_late, isinstance(error, UNPUBLISHABLE)
+        late, at_fault = self.execution.task.acks_late, is_refusal(error)
         if late and not at_fault:
             self._give_back(error)
         if message is None:
@@ -232,7 +235,9 @@ class Outgoing:
             try:
                 parked = ParkedMessage.of_publish(broker, self.key, task, body, options)
                 return parked.encode(headers)
-            except UNPUBLISHABLE:
+            except Exception as exc:
+                if not is_refusal(exc):
+                    raise
                 logger.debug("%s cannot be serialized", task, exc_info=True)
         original = self.original()
         return None if original is None else original.encode(headers)

@@ -47,6 +47,9 @@ def publish_again(execution: Execution, countdown: float, history: History, reas
     serializer = registry.type_to_name.get(execution.delivery.get("content_type"))
     if serializer is not None:
         options["serializer"] = serializer
+    group = (execution.delivery.get("properties") or {}).get("MessageGroupId")
+    if group is not None:  # of Amazon SQS, which Celery drops
+        options["MessageGroupId"] = group
 
     queue = instead_of_all(task.app, (request.delivery_info or {}).get("exchange") or "")
 

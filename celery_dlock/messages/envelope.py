@@ -29,30 +29,47 @@ from celery_dlock.messages.headers import HISTORY
 
 SCHEMA = 1
 
-#: What Celery hands a producer beside the properties of the message.
-_NO_PROPERTIES = frozenset(
+#: What asks the broker to deliver a message later: Amazon SQS and PGMQ, and in a header the plugin
+#: of RabbitMQ for delayed messages.
+_DELAYS = ("DelaySeconds", "delay_seconds")
+_DELAY_HEADER = "x-delay"
+
+#: Properties of one publish, not to be said again when the message is woken.
+_OF_ONE_PUBLISH = frozenset(
     {
-        *("exchange", "routing_key", "serializer", "compression", "headers", "declare"),
-        *("content_type", "content_encoding", "expiration", "mandatory", "immediate"),
-        *("retry", "retry_policy", "timeout", "confirm_timeout"),
+        # RabbitMQ, which refuses a user that is not that of the connection, and MongoDB.
+        *("expiration", "user_id"),
+        # Amazon SQS, which drops an id that it has seen within five minutes, and PGMQ.
+        *("MessageDeduplicationId", *_DELAYS),
     }
 )
 
-#: Of one delivery, of one broker's way to it, or said beside the properties; not to be said again.
-#: RabbitMQ refuses a ``user_id`` that is not that of the connection.
-_OF_THE_DELIVERY = frozenset(
+#: Headers with which RabbitMQ delivers one publish to other queues, too, or later.
+_HEADERS_OF_ONE_PUBLISH = frozenset({"CC", "BCC", _DELAY_HEADER})
+
+#: What Celery hands a producer beside the properties of the message, or for one publish.
+_NO_PROPERTIES = frozenset(
     {
-        "content_type",
-        "content_encoding",
-        "user_id",
-        "delivery_info",
-        "delivery_tag",
-        "body_encoding",
-        "expiration",
-        "timestamp",
-        "application_headers",
+        *("exchange", "routing_key", "serializer", "compression", "headers", "declare"),
+        *("content_type", "content_encoding", "mandatory", "immediate"),
+        *("retry", "retry_policy", "timeout", "confirm_timeout"),
+        *_OF_ONE_PUBLISH,
     }
 )
+
+#: Of one delivery, of one broker's way to it, or said beside the properties.
+_OF_THE_DELIVERY = frozenset(
+    {
+        *("content_type", "content_encoding", "application_headers", "timestamp"),
+        *("delivery_info", "delivery_tag", "body_encoding"),
+        *_OF_ONE_PUBLISH,
+    }
+)
+
+
+def is_delayed(options: Mapping[str, Any]) -> bool:
+    """Whether a producer's *options* ask the broker to deliver the message later."""
+    return bool(any(map(options.get, _DELAYS)) or (options.get("headers") or {}).get(_DELAY_HEADER))
 
 
 class Undecodable(DLockError):
@@ -89,7 +106,11 @@ class ParkedMessage:
             routing_key=delivery["routing_key"] or "",
             content_type=delivery["content_type"],
             content_encoding=delivery["content_encoding"],
-            headers=delivery["headers"],
+            headers={
+                name: value
+                for name, value in delivery["headers"].items()
+                if name not in _HEADERS_OF_ONE_PUBLISH
+            },
             properties={
                 name: value
                 for name, value in delivery["properties"].items()

@@ -1,53 +1,41 @@
 """Publishing the messages of tasks that are woken.
 
 What fails here is late and not lost, and raises nothing: a wake that nobody answers is repeated by
-the sweeper of any worker. A message of another broker is left to that broker's workers, and one
-that no broker would take is dead-lettered after some wakes.
+the sweeper of any worker. A message of another broker is left to that broker's workers. One that
+the broker refuses is dead-lettered after some wakes, and its result says why.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from amqp.exceptions import NotFound, PreconditionFailed
 from celery import Celery
+from celery.app.task import Context
 from celery.exceptions import SoftTimeLimitExceeded
-from kombu.exceptions import SerializationError
+from kombu.exceptions import OperationalError
 
-from celery_dlock.core.events import DeadLettered, LeftToOthers, Subject, Woken
+from celery_dlock.core.events import DeadLettered, LeftToOthers, Revoked, Subject, Woken
 from celery_dlock.core.sinks import Sinks
-from celery_dlock.core.state import WAKES_RESERVED, Cause, task_id_of
+from celery_dlock.core.state import WAKES_RESERVED, Cause, Claim, Ending, Outcome, task_id_of
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.broker_name import broker_name
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.messages.headers import HISTORY, carried_by
+from celery_dlock.messages.refusals import Comparison, is_refusal
+from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.messages.way_back import to_declare
 from celery_dlock.messages.woken_queues import WokenQueues, came_from
-from celery_dlock.stores.base import LockBackend, Wake
+from celery_dlock.stores.base import LockBackend, Reply, Wake
 
 logger = logging.getLogger("celery_dlock")
 
 #: A message as the store has it, and what it says.
 Written = tuple[bytes, ParkedMessage]
-
-#: The message itself is at fault, or where it goes. All else may be the broker's trouble, or that
-#: of the way there: an outage must not dead-letter anything.
-UNPUBLISHABLE = (
-    NotFound,
-    PreconditionFailed,
-    SerializationError,
-    TypeError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    RecursionError,
-    struct.error,
-)
 
 #: Once for each message. What was promised an order is all that the key is still kept for.
 IN_VAIN = (
@@ -61,6 +49,10 @@ REMEMBERED = 10_000
 #: A message of another broker that is to end is left to its own workers so many times. Its result
 #: may be kept elsewhere, too, so they should end it; here it can only become a dead letter.
 LEFT_TO_END = 20
+
+
+class Unpublishable(Exception):
+    """The broker refuses the message that the caller has just written; the cause says why."""
 
 
 class Waker:
@@ -82,6 +74,7 @@ class Waker:
         self._sinks = sinks
         self._other_brokers: set[str] = set()
         self._left: dict[tuple[str, str], int] = {}
+        self._comparison = Comparison()
         self._of_another_version: set[str] = set()
 
     @cached_property
@@ -101,9 +94,11 @@ class Waker:
         """Publish each message, with *producer* if one is at hand; how many were our own.
 
         So is each that the store wakes meanwhile. It repeats what does not get through. What the
-        caller has just *written* need not be read.
+        caller has just *written* need not be read. If the broker refuses it :exc:`Unpublishable`
+        is raised after the others are published.
         """
         ours, todo, seen = 0, deque(wakes), set[tuple[str, str]]()
+        refused: Unpublishable | None = None
         while todo:
             wake = todo.popleft()
             if (wake.key, wake.task) in seen:
@@ -113,11 +108,15 @@ class Waker:
                 others = self._wake(wake, producer, written)
             except SoftTimeLimitExceeded:  # it only happens to strike here
                 raise
+            except Unpublishable as exc:
+                refused = exc
             except Exception:
                 logger.exception("%s could not be woken; it is woken again", wake.task)
             else:
                 ours += others is None
                 todo.extend(others or ())
+        if refused is not None:
+            raise refused
         return ours
 
     def dead_letter(self, key: str, task: str, name: str, cause: Cause) -> None:
@@ -125,14 +124,14 @@ class Waker:
 
         After some wakes it is dead-lettered, and the next one is woken. *name* is its task's.
         """
-        self(self._dead_letter(key, task, name, cause))
+        self(self._dead_letter(key, task, name, cause).wakes)
 
-    def _dead_letter(self, key: str, task: str, name: str, cause: Cause) -> Sequence[Wake]:
-        """The wakes of the tasks that come next instead."""
+    def _dead_letter(self, key: str, task: str, name: str, cause: Cause) -> Reply[bool]:
+        """Whether it is dead now, and the wakes of the tasks that come next instead."""
         reply = self._backend.dead_letter(key, task, cause)
         if reply.verdict:
             self._sinks.emit(DeadLettered(self._subject(task, name), key, cause))
-        return reply.wakes
+        return reply
 
     def _wake(self, wake: Wake, producer: Any, written: Written | None) -> Sequence[Wake] | None:
         """``None`` when it is published; else the wakes of the tasks that come next meanwhile."""
@@ -145,21 +144,68 @@ class Waker:
             return self._backend.hand_back(wake.key, wake.task).wakes
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
-            return self._dead_letter(wake.key, wake.task, "", Cause.UNREADABLE)
+            return self._dead_letter(wake.key, wake.task, "", Cause.UNREADABLE).wakes
         name = str(entry.headers.get("task") or "")  # message protocol 1 has it in its body
         subject = self._subject(wake.task, name, carried_by(entry.headers))
         if entry.broker != self.broker:
             self._note_broker(wake, entry.broker)
             return self._leave_to_others(wake, entry, subject)
+        again = wake.woken > 1
+        message = (wake.key, wake.task)
+        place = (entry.exchange, entry.routing_key, again)
         try:
-            queue = self._publish(entry, producer, again=wake.woken > 1)
-        except UNPUBLISHABLE:
+            queue = self._publish(entry, producer, again=again)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as exc:
+            if not (is_refusal(exc) or self._comparison.fails(message, place, exc)):
+                raise
+            if written is not None and entry is written[1]:
+                raise Unpublishable(wake.task) from exc
             logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
-            return self._dead_letter(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
+            return self._end_refused(wake, entry, subject, exc)
+        self._comparison.passes(message, place)
         self._sinks.emit(Woken(subject, wake.key, wake.ending, queue, max(0, wake.woken - 1)))
         if wake.woken == WAKES_RESERVED + 1:
             logger.warning(IN_VAIN, wake.task, wake.woken - 1, entry.routing_key, wake.key)
         return None
+
+    def _end_refused(
+        self, wake: Wake, entry: ParkedMessage, subject: Subject, error: Exception
+    ) -> Sequence[Wake]:
+        """The wakes of the tasks that come next instead of one that no worker is going to get.
+
+        One that is revoked ends here, any other as a dead letter. Its result says so.
+        """
+        if wake.ending is Ending.REVOKED:
+            self._store_end(entry, subject, None)
+            self._sinks.emit(Revoked(subject, wake.key))
+            if terms := UniqueTerms.read(entry.headers):
+                UniqueClaims(self._backend).forget(terms.name, subject.task_id)
+            claim = Claim(wake.key, wake.task, nonce="", ttl=0)
+            return self._backend.leave(claim, Outcome.OVER).wakes
+        cause = Cause.UNPUBLISHABLE
+        reply = self._dead_letter(wake.key, wake.task, subject.task_name, cause)
+        if reply.verdict:
+            self._store_end(entry, subject, OperationalError(f"the broker refuses it: {error}"))
+        return reply.wakes
+
+    def _store_end(self, entry: ParkedMessage, subject: Subject, error: Exception | None) -> None:
+        """Store *error* as the result of a task that does not run; with ``None`` it is revoked."""
+        if entry.headers.get("ignore_result"):
+            return
+        task = self._app.tasks.get(subject.task_name)
+        backend = self._app.backend if task is None else task.backend
+        request = Context({**entry.headers, **entry.properties})
+        try:
+            if error is None:
+                backend.mark_as_revoked(subject.task_id, "revoked", request=request)
+            else:
+                backend.mark_as_failure(subject.task_id, error, request=request)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception:
+            logger.exception("the result of %s could not be stored", subject.task_id)
 
     def _leave_to_others(
         self, wake: Wake, entry: ParkedMessage, subject: Subject
@@ -173,7 +219,8 @@ class Waker:
         if times == 1:
             self._sinks.emit(LeftToOthers(subject, wake.key, entry.broker))
         if wake.ending is not None and times > LEFT_TO_END:
-            return self._dead_letter(wake.key, wake.task, subject.task_name, Cause.OTHER_BROKER)
+            cause = Cause.OTHER_BROKER
+            return self._dead_letter(wake.key, wake.task, subject.task_name, cause).wakes
         return self._backend.hand_back(wake.key, wake.task).wakes
 
     def _subject(self, task: str, name: str, carried: Mapping[str, str] = {}) -> Subject:
@@ -225,7 +272,7 @@ class Waker:
                 headers={**entry.headers, "eta": None, HISTORY: history},
                 retry=bool(self._app.conf.task_publish_retry),
                 retry_policy=policy,
-                declare=to_declare(self._app, acquired, exchange),
+                declare=to_declare(self._app, acquired, exchange, routing_key),
                 **entry.properties,
             )
             return routing_key

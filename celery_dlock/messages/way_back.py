@@ -35,10 +35,21 @@ _DELAY = re.compile(rf"^(?:[01]\.){{{MAX_NUMBER_OF_BITS_TO_USE}}}")
 _OF_EARLIER_WAITS = ("x-death", "x-first-death-", "x-last-death-")
 
 
-def to_declare(app: Celery, producer: Any, exchange: str) -> list[Any]:
+def goes_by_exchange(connection: Any) -> bool:
+    """Whether a queue has to be bound to an exchange, also for a message that names the queue.
+
+    That is so of Google Pub/Sub: its queues are subscriptions, and messages go to a topic.
+    """
+    return bool(connection.transport.driver_type == "gcpubsub")
+
+
+def to_declare(app: Celery, producer: Any, exchange: str, routing_key: str) -> list[Any]:
     """What *producer* declares for a message by *exchange*: once for each connection."""
-    if not exchange or not isinstance(producer.connection.transport, virtual.Transport):
+    if not isinstance(producer.connection.transport, virtual.Transport):
         return []
+    if not exchange:
+        home = app.amqp.queues.get(routing_key)
+        return [home] if home is not None and goes_by_exchange(producer.connection) else []
     return [
         queue.exchange if _is_of_one_worker(queue) else queue for queue in _bound(app, exchange)
     ]

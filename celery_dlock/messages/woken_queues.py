@@ -16,6 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from functools import cached_property
 from typing import Any, cast
 
 from celery import Celery
@@ -24,7 +25,7 @@ from kombu.entity import Exchange
 from kombu.exceptions import OperationalError
 
 from celery_dlock.messages.headers import HISTORY
-from celery_dlock.messages.way_back import queues_reached
+from celery_dlock.messages.way_back import goes_by_exchange, queues_reached
 
 logger = logging.getLogger("celery_dlock")
 
@@ -76,11 +77,18 @@ class WokenQueues:
             return "it is deleted with its worker"
         if name in queues:
             return None
+        if self._by_exchange:
+            return f"this broker needs an exchange for it, and task_queues has no {name}"
         if queue.no_declare:
             return f"it is not to be declared, and task_queues has no {name}"
         if not queues.create_missing:
             return f"task_create_missing_queues is off, and task_queues has no {name}"
         return None
+
+    @cached_property
+    def _by_exchange(self) -> bool:
+        with self._app.connection_for_write() as connection:
+            return goes_by_exchange(connection)
 
     def of_message(self, exchange: str, routing_key: str) -> Any:
         """The queue beside the only one to which a message goes by *exchange* and *routing_key*.

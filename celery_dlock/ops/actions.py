@@ -135,6 +135,13 @@ def cancel(app: Any, message: Message) -> bool:
     return carry_out(app, Cancel(message.key, message.task))
 
 
+def broadcasts(app: Any) -> bool:
+    """Whether the broker broadcasts: else ``revoke()`` and all remote control reach no worker."""
+    with app.connection_for_write() as connection:
+        by_option = connection.transport_options.get("supports_fanout")  # of Amazon SQS
+        return bool(by_option) or "fanout" in connection.transport.implements.exchange_type
+
+
 def dead_under(app: Any, task_id: str | None) -> list[Message]:
     """The dead messages of one task, or the first ten thousand of all."""
     backend = runtime(app).existing_store()

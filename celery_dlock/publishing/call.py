@@ -24,6 +24,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError, Duplicat
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import Debouncing, Uniqueness
 from celery_dlock.messages.countdown import countdown_from, seconds_until
+from celery_dlock.messages.envelope import is_delayed
 from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, debounced, duplicate, is_about
 from celery_dlock.publishing.outbox import (
@@ -98,7 +99,8 @@ class Call:
         if task.app.conf.task_always_eager or is_about(task_id, task.name, options.get("headers")):
             return True
         if task.lock_definition.newest_wins:
-            return self.depended_on or any(map(options.get, ("eta", "countdown")))
+            later = any(map(options.get, ("eta", "countdown"))) or is_delayed(options)
+            return self.depended_on or later
         return task_id is not None and identity_as_sent(task_id, options) == identity(task.request)
 
     @property

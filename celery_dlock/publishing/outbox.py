@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,11 +27,13 @@ from celery_dlock.errors import BackendUnavailable, DLockError
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.claims import enqueued
-from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.messages.envelope import ParkedMessage, is_delayed
 from celery_dlock.messages.headers import HISTORY, History, identity_in
+from celery_dlock.messages.refusals import exceeds
 from celery_dlock.messages.unique import UniqueTerms
+from celery_dlock.messages.waking import Unpublishable
 from celery_dlock.runtime import Runtime, runtime
-from celery_dlock.stores.base import Reply
+from celery_dlock.stores.base import Reply, Wake
 
 logger = logging.getLogger("celery_dlock")
 
@@ -112,6 +114,7 @@ class Outbox:
 
     Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer. Nothing was sent
     then; to publish again under the same task id is safe, should the store have it nevertheless.
+    Raises what the producer raises if the task's turn comes at once and the broker refuses it.
     """
 
     def __init__(self, task: TaskWithLock, producer: Any, question: Question) -> None:
@@ -124,7 +127,7 @@ class Outbox:
 
     def publish(self, body: Any, **options: Any) -> Any:
         """What the store does not take is published as usual, and Celery's event about the task."""
-        answer = _is_due(body, options["headers"]) and self._ask_or_go_on(body, options)
+        answer = _is_due(body, options) and self._ask_or_go_on(body, options)
         if isinstance(answer, NotPublished):
             # Whatever Celery does next tells of the task as published: a signal, an event, a child
             # of the running task. Only an exception keeps it from that.
@@ -161,7 +164,9 @@ class Outbox:
         claim, is_repeated = self._claim(body, identity_in(headers)), HISTORY in headers
         parked = self._parked(process, claim, subject, body, options)
         message = parked.encode({})
-        if len(message) > process.backend.largest_message:
+        too_large = len(message) > process.backend.largest_message
+        # What its turn could not bring to a worker is for the broker to refuse now.
+        if too_large or exceeds(self._producer.connection, parked):
             process.sinks.emit(TooLarge(subject, len(message)))
             return NotPublished() if question.replaces else False
         self._declare(options)
@@ -187,8 +192,20 @@ class Outbox:
             case _:  # no place there
                 pass
         # Over this very connection: another one of the pool may never be free.
-        process.wake(reply.wakes, self._producer, (message, parked))
+        if refusal := self._wake(process, reply.wakes, message, parked):
+            process.manager.take_back([claim])
+            raise refusal
         return self._answer(reply.verdict, subject.task_id)
+
+    def _wake(
+        self, process: Runtime, wakes: Sequence[Wake], message: bytes, parked: ParkedMessage
+    ) -> BaseException | None:
+        """The error with which the broker refuses the message itself, if its turn has come."""
+        try:
+            process.wake(wakes, self._producer, (message, parked))
+        except Unpublishable as exc:
+            return exc.__cause__
+        return None
 
     def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
         living, replaces = task_id, self._question.replaces
@@ -288,12 +305,14 @@ def _keeps_results(app: Celery) -> bool:
     return isinstance(app.backend, BaseKeyValueStoreBackend)
 
 
-def _is_due(body: Any, headers: Mapping[str, Any]) -> bool:
+def _is_due(body: Any, options: Mapping[str, Any]) -> bool:
     """Only a task that is to run now; a retry, and what we publish again later, had its place.
 
     Celery's events, and tasks of message protocol 1, are no tuples.
     """
-    return isinstance(body, tuple) and not (headers.get("eta") or headers.get("retries"))
+    headers = options["headers"]
+    later = headers.get("eta") or headers.get("retries") or is_delayed(options)
+    return isinstance(body, tuple) and not later
 
 
 #: Tasks of a canvas that went by the broker.

@@ -65,6 +65,26 @@ def test_of_a_cancellation_each_message_is_told(desk: Operator) -> None:
     assert desk.woken() == [("waits", "revoked")]
 
 
+@pytest.mark.parametrize(
+    ("broker", "options", "broadcasts"),
+    [
+        ("memory://", {}, True),
+        ("redis://", {}, True),
+        ("amqp://", {}, True),
+        ("sqs://", {}, False),
+        ("sqs://", {"supports_fanout": True}, True),
+        ("sqla+sqlite://", {}, False),
+    ],
+)
+def test_what_cannot_be_cancelled_is_not_left_to_a_broker_that_broadcasts_nothing(
+    desk: Operator, broker: str, options: dict[str, Any], broadcasts: bool
+) -> None:
+    desk.app.conf.update(broker_url=broker, broker_transport_options=options)
+    result = desk.run("cancel", "runs", "--yes")
+    assert "no message of runs waits" in result.stderr
+    assert ("reaches no worker" in result.stderr) is not broadcasts
+
+
 def test_of_what_is_discarded_each_message_is_told(desk: Operator) -> None:
     for key, task in (("order:42", "one"), ("order:43", "two"), ("order:44", "three")):
         desk.dead_letter(key, task)

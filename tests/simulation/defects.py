@@ -12,7 +12,7 @@ from billiard.exceptions import WorkerLostError
 
 from celery_dlock.core.state import Outcome
 from celery_dlock.delivery.plan import FailWith, Gone
-from celery_dlock.messages.waking import UNPUBLISHABLE
+from celery_dlock.messages.refusals import is_refusal
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.periodic import LONGEST_SLEEP
 from celery_dlock.worker.request import _raised
@@ -80,7 +80,7 @@ async def _keeps_its_lock(whole: Any, *args: Any, **options: Any) -> AsyncIterat
 
 
 def _forgets_it(whole: Any, outgoing: Any, error: Exception, *of: Any) -> None:
-    if not outgoing.execution.task.acks_late or isinstance(error, UNPUBLISHABLE):
+    if not outgoing.execution.task.acks_late or is_refusal(error):
         whole(outgoing, error, *of)
 
 

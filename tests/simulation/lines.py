@@ -75,6 +75,9 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
     "whether the store takes writes is not asked": {
         "locks/probe.py": ("check_writes", "check_shortcut", "check_rules"),
     },
+    "the broker of the schedules takes messages of any size": {
+        "messages/refusals.py": ("_base64",),
+    },
     "Amazon is asked for its region": {
         "messages/broker_name.py": ("_region_of_this_host",),
     },

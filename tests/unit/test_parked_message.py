@@ -41,9 +41,34 @@ def test_what_the_publisher_said_is_kept() -> None:
     assert kept(**said) == said
 
 
-@pytest.mark.parametrize("name", ["content_type", "content_encoding", "user_id", "delivery_tag"])
-def test_what_is_of_the_delivery_or_said_beside_it_is_not_said_again(name: str) -> None:
-    assert kept(**{name: "x", "priority": 7}) == {"priority": 7}
+OF_ONE_PUBLISH = (
+    "expiration",
+    "user_id",
+    "DelaySeconds",
+    "delay_seconds",
+    "MessageDeduplicationId",
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["content_type", "content_encoding", "delivery_tag", *OF_ONE_PUBLISH]
+)
+def test_what_is_of_the_delivery_or_of_one_publish_is_not_said_again(name: str) -> None:
+    assert kept(**{name: "x", "MessageGroupId": "7"}) == {"MessageGroupId": "7"}
+
+
+@pytest.mark.parametrize("name", OF_ONE_PUBLISH)
+def test_nor_is_what_the_publisher_of_an_ordered_call_says_of_that_publish(name: str) -> None:
+    options = {"headers": {}, name: "x", "MessageGroupId": "7"}
+    message = ParkedMessage.of_publish("shop", "order:42", "one:0:0", ((), {}, {}), options)
+    assert message.properties == {"MessageGroupId": "7"}
+
+
+def test_the_other_queues_of_one_publish_do_not_get_a_wake() -> None:
+    headers = {**DELIVERY["headers"], "CC": ["audit"], "x-delay": -5000}
+    delivery = {**DELIVERY, "headers": headers, "properties": {}}
+    message = ParkedMessage.of_delivery("shop", "one:0:0", delivery)
+    assert message.headers == DELIVERY["headers"]
 
 
 @pytest.mark.parametrize("part", [b"", b"{}", b"one line", b"{}\n[]", b"[]\n[]", b"\n[]"])

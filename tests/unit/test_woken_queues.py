@@ -101,6 +101,14 @@ def test_none_is_made_where_queues_are_not_to_be_made() -> None:
     assert found.of_message("", "elsewhere") is None
 
 
+def test_none_is_made_where_a_queue_needs_an_exchange() -> None:
+    home, own = Queue("paid", ORDERS, "paid"), Queue("sent.woken", ORDERS, "sent.woken")
+    found = queues(home, own, broker_transport="tests.services.pubsub:Transport")
+    assert found.beside(home) is None
+    assert "needs an exchange" in (found.why_not(home) or "")
+    assert found.beside(Queue("sent", ORDERS, "sent")) is own
+
+
 @pytest.mark.parametrize(
     ("exchange", "key", "name"),
     [

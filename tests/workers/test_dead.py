@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, RecoverableConnectionError
+from botocore.exceptions import ClientError
 from celery import states
 from celery.exceptions import TaskRevokedError
 from celery.worker import state as worker_state
 from kombu.exceptions import OperationalError
 from kombu.message import Message
+from kombu.messaging import Producer
 
-from celery_dlock import LockedTask, LockLost, lock
+from celery_dlock import BackendUnavailable, LockedTask, LockLost, lock, operate
 from celery_dlock.core.events import DeadLettered
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
+from celery_dlock.messages.refusals import ALONE
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import dead_letter_rejected, dead_letter_unknown
 from tests.services.desk import Desk
+from tests.workers.conftest import nothing_is_left, revoke
 
 pytestmark = pytest.mark.stores
 
@@ -110,13 +117,32 @@ def test_what_lies_in_the_store_and_is_no_message_is_dead_lettered(
 
 
 class Refuses:
-    """A producer whose broker refuses every message, as amqp says it, or cannot be reached."""
+    """A producer whose broker refuses the messages of some tasks, and takes all others."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    connection = SimpleNamespace(transport=None)
 
-    def publish(self, *_: Any, **__: Any) -> None:
-        raise self.error
+    def __init__(self, error: Exception, *task_ids: str) -> None:
+        self.error, self.task_ids = error, task_ids
+
+    def publish(self, *_: Any, headers: Any, **__: Any) -> None:
+        if headers["id"] in self.task_ids:
+            raise self.error
+
+
+def by_sqs(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": ""}}, "SendMessage")
+
+
+def woken_again(
+    desk: Desk, clock: ManualClock, producer: Refuses, times: int = WAKES_BEFORE_DEAD
+) -> None:
+    """Sweep, publishing with *producer*, until something is dead, so many *times* at the most."""
+    for _ in range(times):
+        assert desk.store.dead() == []
+        clock.advance(AN_HOUR)
+        runtime(desk.app).wake(desk.store.sweep().wakes, producer)
+        if desk.store.dead():
+            break
 
 
 @pytest.mark.parametrize(
@@ -125,12 +151,14 @@ class Refuses:
         (NotFound("no exchange"), True),
         (PreconditionFailed("message size is larger than configured"), True),
         (TypeError("a property"), True),
+        (by_sqs("InvalidParameterValue"), True),
+        (by_sqs("RequestThrottled"), False),
         (OperationalError("away"), False),
         (ConnectionResetError("away"), False),
         (RecoverableConnectionError("away"), False),
         (AccessRefused("to this process"), False),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+    ids=lambda value: str(value) if isinstance(value, Exception) else None,
 )
 def test_a_message_that_cannot_be_published_is_dead_lettered_and_not_for_want_of_a_broker(
     desk: Desk, charge: LockedTask, clock: ManualClock, error: Exception, dead: bool
@@ -143,19 +171,81 @@ def test_a_message_that_cannot_be_published_is_dead_lettered_and_not_for_want_of
     assert desk.take() is not None
 
     # When it cannot be published, again and again
-    here = runtime(desk.app)
-    for _ in range(WAKES_BEFORE_DEAD):
-        assert desk.store.dead() == []
-        clock.advance(AN_HOUR)
-        here.wake(desk.store.sweep().wakes, Refuses(error))
-        if desk.store.dead():
-            break
+    woken_again(desk, clock, Refuses(error, first.id))
 
     causes = [(b.dead.task, b.dead.cause) for b in desk.store.dead()]
     assert causes == ([(f"{first.id}:0:0", Cause.UNPUBLISHABLE)] if dead else [])
+    # Then its result says why, And it is the turn of the next one
+    assert first.state == (states.FAILURE if dead else states.PENDING)
+    assert not dead or "the broker refuses it" in str(first.result)
     again = called_again(desk, clock)
     assert again is not None
     assert again.headers["id"] == (second if dead else first).id
+
+
+def test_a_message_that_fails_alone_is_dead_lettered_whatever_the_error(
+    desk: Desk, charge: LockedTask, clock: ManualClock
+) -> None:
+    # Given a task that waits for each of two keys, And both are woken
+    odd, sound = charge.delay("41"), charge.delay("42")
+    with lock("order:41", app=desk.app, timeout=0), lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+
+    # When nothing can be published, Then nothing is dead, however often
+    error = RuntimeError("nobody knows")
+    woken_again(desk, clock, Refuses(error, odd.id, sound.id), ALONE + 1)
+    assert desk.store.dead() == []
+
+    # But one of which only the messages of others can be published is
+    woken_again(desk, clock, Refuses(error, odd.id), ALONE + 1)
+    assert [b.dead.task for b in desk.store.dead()] == [f"{odd.id}:0:0"]
+
+
+def test_an_ordered_call_that_is_refused_and_not_taken_back_is_a_dead_letter(
+    desk: Desk, make_ordered: Callable[..., LockedTask], clock: ManualClock
+) -> None:
+    # Given a broker that refuses a call whose turn comes at once
+    refuses, whole = Refuses(by_sqs("InvalidParameterValue"), "large"), Producer.publish
+    desk.patch.setattr(Producer, "publish", refuses.publish)
+    # And a store that does not answer when the message is to be taken back
+    leave = desk.store.leave
+    desk.patch.setattr(desk.store, "leave", Mock(side_effect=BackendUnavailable("away")))
+    # When it is published, Then its publisher hears of it
+    charge = make_ordered()
+    with pytest.raises(ClientError):
+        charge.apply_async(("42", 1), task_id="large")
+    desk.patch.setattr(desk.store, "leave", leave)
+    # And the key goes on after a few wakes
+    sound = charge.apply_async(("42", 2))
+    woken_again(desk, clock, refuses)
+    assert [letter.dead.task for letter in desk.store.dead()] == ["large:0:0"]
+    desk.patch.setattr(Producer, "publish", whole)
+    desk.passes(AN_HOUR)
+    desk.deliver()
+    assert (sound.get(), desk.ran) == (2, [2])
+
+
+def cancel(desk: Desk, task_id: str) -> None:
+    assert operate.cancel(task_id, app=desk.app)
+
+
+@pytest.mark.parametrize("ends", [revoke, cancel])
+def test_what_is_revoked_ends_though_the_broker_refuses_its_message(
+    desk: Desk, ends: Callable[[Desk, str], None]
+) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention="queue", unique="done")
+    def charge(order: str) -> None: ...
+
+    waits = charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        refuses = Refuses(by_sqs("MissingParameter"), waits.id)
+        desk.patch.setattr(Producer, "publish", refuses.publish)
+        ends(desk, waits.id)
+    assert waits.state == states.REVOKED
+    assert nothing_is_left(desk)
+    assert (desk.store.dead(), desk.store.swapped()) == ([], [])
 
 
 def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kept(

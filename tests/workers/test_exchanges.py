@@ -76,6 +76,29 @@ def test_a_broadcast_that_is_rescheduled_does_not_go_to_all_again() -> None:
         assert (desk.size(here.name), desk.size()) == (0, 1)
 
 
+def test_where_a_queue_needs_an_exchange_a_woken_message_goes_to_the_queue_it_came_from() -> None:
+    with open_desk(broker_transport="tests.services.pubsub:Transport") as desk:
+
+        def take() -> Any:
+            message = desk.channel.basic_get("celery")
+            assert message is not None
+            message.accept = {"application/json"}
+            return message
+
+        desk.app.amqp.queues["celery"](desk.channel).declare()
+        # Given a message that is parked
+        result = charging(desk, on_contention="queue").delay("42")
+        with held_by_another("order:42", app=desk.app):
+            desk.run(take())
+            # When it is woken over a connection that has not seen its queue
+            pools.reset()
+            desk.app.amqp._producer_pool = desk.app._pool = None
+        # Then it comes
+        desk.run(take())
+        assert result.get() == "42"
+        assert desk.store.dead() == []
+
+
 def test_what_belongs_to_one_worker_is_not_declared_for_it() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     events, news = Exchange("events", "topic"), Exchange("news", "fanout")
@@ -84,9 +107,9 @@ def test_what_belongs_to_one_worker_is_not_declared_for_it() -> None:
     app.conf.task_queues = [own, shared, Broadcast("here", exchange=news)]
     with app.connection_for_write() as connection:
         producer = SimpleNamespace(connection=connection)
-        assert to_declare(app, producer, "events") == [events, shared]
-        assert to_declare(app, producer, "news") == [news]
-        assert to_declare(app, producer, "") == []
+        assert to_declare(app, producer, "events", "") == [events, shared]
+        assert to_declare(app, producer, "news", "") == [news]
+        assert to_declare(app, producer, "", "own") == []
     with Celery(broker="amqp://", set_as_current=False).connection_for_write() as amqp:
         producer = SimpleNamespace(connection=amqp)
-        assert to_declare(app, producer, "events") == [], "RabbitMQ knows it"
+        assert to_declare(app, producer, "events", "") == [], "RabbitMQ knows it"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, RecoverableConnectionError
+from botocore.exceptions import ClientError
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError, OperationalError, SerializationError
 from kombu.message import Message
@@ -49,6 +50,7 @@ MESSAGES = [
     SerializationError("cannot be written"),
     NotFound("no exchange"),
     PreconditionFailed("too large"),
+    ClientError({"Error": {"Code": "InvalidParameterValue"}}, "SendMessage"),
 ]
 
 
