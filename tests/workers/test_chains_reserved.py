@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from copy import copy
@@ -27,6 +28,7 @@ from celery_dlock import (
 from celery_dlock.core.events import Acquired, Deduplicated, TooLarge, Unreserved
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Grant, Outcome
+from celery_dlock.delivery import taking
 from celery_dlock.messages.headers import next_in_chain
 from celery_dlock.publishing import outbox
 from celery_dlock.runtime import runtime
@@ -168,7 +170,8 @@ def test_the_key_is_kept_while_the_next_step_waits_for_another(
 
     with another_has_it:
         # When it is refused, and looks again
-        desk.patch.setattr("celery_dlock.delivery.taking.time.sleep", strangers_come)
+        clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=strangers_come)
+        desk.patch.setattr(taking, "time", clock)
         desk.deliver()
         strangers_come()
     desk.deliver_all(100)
