@@ -127,7 +127,9 @@ class OtherKeys:
         if self._waits_alone(refused.claim):
             for claim in reversed(turns):
                 if ends := self._give_turn_back(claim, keeps_rank=True):
-                    return Refused(claim, ends)
+                    refused = Refused(claim, ends)
+                    self._take_back(given_back(request, (), refused), Outcome.OVER)
+                    return refused
         return refused
 
     def _leave_for_itself(self, claim: Claim, refused: Refused) -> None:
