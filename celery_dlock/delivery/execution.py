@@ -34,6 +34,7 @@ from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import (
     EXECUTION,
     HISTORY,
+    STEP,
     History,
     delivery_of,
     identity,
@@ -190,6 +191,8 @@ class Execution:
     @property
     def reserved(self) -> tuple[str, ...]:
         """The keys that may be kept for it: by its attempt before, or by the step before."""
+        if not (self.request.retries or self.request.get(STEP)):
+            return ()  # as nearly always
         return reserved_for(self.task, vars(self.request), self.keys)
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:

@@ -155,7 +155,7 @@ class LockManager:
         The task goes on waiting if it was woken to time out, and a hold has taken its time.
         """
         verdict: EnterVerdict | None = None
-        claims, turn = request.claims, request.turn_at_limit
+        claims, turn = request.claims, request.turn_at_limit if request.woken else None
         if turn is not None and claims.index(claim) < claims.index(turn):
             looks = replace(claim, wait=WaitMode.LOOK)
             verdict = self._verdict(self._backend.enter(looks, message))

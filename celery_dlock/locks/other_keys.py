@@ -97,6 +97,8 @@ class OtherKeys:
         """Give back the keys that were *taken*, and turns at others that are of no use; keep those
         that the task is to find again.
         """
+        if len(request.claims) == 1:
+            return refused
         refused, behind = self._turns_behind(request, refused)
         before = [claim for claim in taken if _is_kept(request, claim, refused)]
         kept = [*before, *behind]
