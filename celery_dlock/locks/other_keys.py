@@ -108,7 +108,8 @@ class OtherKeys:
             self._leave_for_itself(claim, refused)
         kept = [claim for claim in kept if claim.mode is not Mode.SHARED]
         refused = self._give_way(request, refused)
-        if not (kept and self._waits_for_itself(refused.claim)):
+        is_reserved = any(map(request.is_reserved, kept))
+        if not (kept and self._waits_for_itself(refused.claim, moved=is_reserved)):
             return refused
         for claim in kept:
             self._give_turn_back(claim, keeps_rank=True)
@@ -120,11 +121,14 @@ class OtherKeys:
         """
         behind = request.claims[request.claims.index(refused.claim) + 1 :]
         later = [claim for claim in behind if not request.is_reserved(claim)]
-        if not (later and request.woken and refused.waits) or refused.is_held:
+        is_limit = (
+            refused.claim.mode is Mode.LIMITED
+        )  # then nothing is left that it could give back
+        if not (later and request.woken and refused.waits) or is_limit or refused.is_held:
             return refused
         states = self._states([claim.key for claim in later])
         turns = [claim for claim in later if _has_turn(states[claim.key], claim.task)]
-        if not (turns and self._waits_for_itself(refused.claim, gives_way=True)):
+        if not (turns and self._waits_for_itself(refused.claim, moved=True, gives_way=True)):
             return refused
         if self._waits_alone(refused.claim):
             for claim in reversed(turns):
@@ -183,11 +187,12 @@ class OtherKeys:
             return False
         return self._backend.message(claim.key, claim.task) is not None
 
-    def _waits_for_itself(self, claim: Claim, *, gives_way: bool = False) -> bool:
+    def _waits_for_itself(self, claim: Claim, *, moved: bool, gives_way: bool = False) -> bool:
         """Whether nobody runs, or is about to, who could make room for *claim*.
 
         Each slot is kept for a task that waits, too, for a key of which the same is true. One that
-        was woken there, and may yet give way, is about to run for all that do not give way.
+        was woken there, and may yet give way, is about to run for all that do not give way. Where a
+        task waits its turn says, unless it may have *moved* on since.
         """
         keys, seen = {claim.key}, set[str]()
         states = self._states(keys)
@@ -197,24 +202,27 @@ class OtherKeys:
             others = [t for of_key in turns.values() for t in of_key if t.task != claim.task]
             if not all(turns.values()) or any(t.parked and not gives_way for t in others):
                 return False
-            waiting = self._waiting(others)
+            waiting = self._waiting(others, moved=moved)
             keys = set[str]().union(*waiting.values())
             states |= self._states(keys - states.keys())
             for task, at in waiting.items():
+                # Where it has a turn it was woken, and is about to run.
                 at.difference_update([key for key in at if _has_turn(states[key], task)])
             if not all(waiting.values()):
                 return False
             keys = set[str]().union(*waiting.values()) - seen
         return True
 
-    def _waiting(self, turns: Sequence[Grant]) -> dict[str, set[str]]:
-        """Where the task of each of *turns* waits or was woken: at the keys at which the store has
-        its message, else where it says.
+    def _waiting(self, turns: Sequence[Grant], *, moved: bool) -> dict[str, set[str]]:
+        """Where the task of each of *turns* waits: as that says; if it may have *moved*, where the
+        store has its message, if it has one: there it waits or was woken.
         """
+        says = {turn.task: {turn.elsewhere} - {""} for turn in turns}
+        if not moved:
+            return says
         waiting = {turn.task: set[str]() for turn in turns}
         for key, task in self._backend.parked({task_id_of(task) for task in waiting}):
             waiting.get(task, set()).add(key)
-        says = {turn.task: {turn.elsewhere} - {""} for turn in turns}
         return {task: keys or says[task] for task, keys in waiting.items()}
 
     def _states(self, keys: Collection[str]) -> dict[str, KeyState]:

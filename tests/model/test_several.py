@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -57,17 +58,24 @@ def test_nobody_waits_for_himself_in_a_larger_crowd(crowd: Crowd) -> None:
     explore_several(crowd)
 
 
+nobody_looks = mock.patch.object(OtherKeys, "_waits_for_itself", return_value=False)
+as_written = mock.patch.object(state, "ask_order", return_value=(0, ""))
+
+
 @pytest.mark.parametrize(
     ("spoilt", "rule"),
     [
-        (mock.patch.object(state, "ask_order", return_value=(0, "")), "L"),
-        (mock.patch.object(other_keys, "given_back", return_value=[]), "R who has ended"),
+        ([as_written, nobody_looks], "L"),
+        ([mock.patch.object(other_keys, "given_back", return_value=[])], "R who has ended"),
     ],
     ids=["keys are asked for as they are written", "who waits still holds the keys before"],
 )
-def test_a_defect_of_the_way_to_several_keys_is_found(spoilt: Any, rule: str) -> None:
-    with spoilt, pytest.raises(Violation) as found:
-        explore_several(Crowd("two", ((A, B), (B, A))))
+def test_a_defect_of_the_way_to_several_keys_is_found(spoilt: list[Any], rule: str) -> None:
+    with ExitStack() as defects:
+        for defect in spoilt:
+            defects.enter_context(defect)
+        with pytest.raises(Violation) as found:
+            explore_several(Crowd("two", ((A, B), (B, A))))
 
     assert found.value.rule.startswith(rule)
 
@@ -80,7 +88,6 @@ def test_a_key_whose_request_was_not_answered_is_taken_back() -> None:
 
 
 by_value = mock.patch.object(Claim, "order", property(lambda claim: (claim.limit, claim.key)))
-nobody_looks = mock.patch.object(OtherKeys, "_waits_for_itself", return_value=False)
 
 
 @pytest.mark.parametrize(
