@@ -8,8 +8,9 @@ would see a lock until the commit, and a rollback would undo it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -63,7 +64,17 @@ def _database(alias: str) -> Any:
 class DjangoBackend(PostgresqlBackend):
     """``django://alias``: the database ``DATABASES[alias]``, which has to be PostgreSQL."""
 
-    _address_of = staticmethod(address_of_alias)
+    #: The thread in which Django has connected to no database last: it is to make or drop one.
+    _maker: ClassVar[int | None] = None
+
+    @classmethod
+    def _address_of(cls, url: str, driver: Mapping[str, Any]) -> Address:
+        """Raises :exc:`~celery_dlock.errors.BackendUnavailable` where a connection would be in the
+        way, of another thread: of what that releases late nothing is left in what is dropped.
+        """
+        if cls._maker not in (None, threading.get_ident()):
+            raise BackendUnavailable("Django is about to make or drop a database")
+        return address_of_alias(url, driver)
 
     def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
         super().__init__(connect, options)
@@ -75,5 +86,7 @@ class DjangoBackend(PostgresqlBackend):
         PostgreSQL drops no test database to which somebody is connected. The next operation
         connects to whatever database the alias names then.
         """
-        if connection.alias == NO_DB_ALIAS and (left := self._connections.take()) is not None:
+        is_maker = connection.alias == NO_DB_ALIAS
+        DjangoBackend._maker = threading.get_ident() if is_maker else None
+        if is_maker and (left := self._connections.take()) is not None:
             left.close()

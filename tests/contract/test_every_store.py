@@ -103,7 +103,7 @@ def test_every_registered_store_is_in_the_table_of_the_other_tests(scheme: str) 
 def test_a_store_by_another_address_has_no_operation_of_its_own(scheme: str, other: str) -> None:
     store = backend_class(f"{scheme}://")
     assert store.__bases__ == (store_of(other),)
-    assert {name for name in vars(store) if not name.startswith("_")} == {"from_url"}
+    assert not [name for name in vars(store) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("store", EVERY)

@@ -53,6 +53,7 @@ def test_nobody_waits_for_himself_in_a_small_crowd(crowd: Crowd) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a minute of a quiet core
 @pytest.mark.parametrize("crowd", SLOW, ids=lambda crowd: crowd.name)
 def test_nobody_waits_for_himself_in_a_larger_crowd(crowd: Crowd) -> None:
     explore_several(crowd)

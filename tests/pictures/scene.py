@@ -26,11 +26,11 @@ from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.registry import open_backend
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.settings import HistoryOptions
+from celery_dlock.testing.contract.words import running
 from tests.services.brokers import over_folder
 from tests.web.conftest import MINUTE, die, free
 
 SHIP, PAY, REFUND = "7c9e6679-ship", "a81bc81b-pay", "3f0c1a52-refund"
-TOKEN = 40
 
 
 def busy_shop(folder: Path) -> Celery:
@@ -41,19 +41,20 @@ def busy_shop(folder: Path) -> Celery:
         dlock_url=f"sqlite:///{folder / 'locks.db'}",
         dlock_history=f"sqlite:///{folder / 'history.db'}",
     )
-    holds(shop)
+    token = holds(shop)
     a_dead_message(shop)
-    what_happened(shop.conf.dlock_history)
+    what_happened(shop.conf.dlock_history, token)
     forget(shop)
     return shop
 
 
-def holds(shop: Celery) -> None:
-    """Some keys that are held, for minutes or seconds, and tasks that wait for them."""
+def holds(shop: Celery) -> int:
+    """Some keys that are held, for minutes or seconds, and tasks that wait for them; the fencing
+    token before those of them.
+    """
     here = runtime(shop)
-    for number in range(TOKEN):  # of earlier days
-        here.backend.enter(Claim("order:1", f"{number}:0:0", "n", ttl=MINUTE))
-        free(shop, "order:1")
+    before = running(here.backend.enter(Claim("order:1", "before:0:0", "n", ttl=MINUTE))).token
+    free(shop, "order:1")
     now = time.time_ns() // 1000
     for name, at, calls in (("report(2026-11)", "report:2026-11", 4), ("refresh(shoes)", "", 0)):
         heard, who = time.time() - 20, f"{'2fac1234-report' if at else '77b1c2d3-refresh'}:0:0"
@@ -80,6 +81,7 @@ def holds(shop: Celery) -> None:
             )
             store.enter(asks, b"{}\n")
             store.close()
+    return before
 
 
 def a_dead_message(shop: Celery) -> None:
@@ -101,7 +103,7 @@ def refusals(subject: Subject, times: int) -> list[Event]:
     return [Contended(subject, "order:1002", None, attempt, 2.0) for attempt in range(times)]
 
 
-def what_happened(url: str) -> None:
+def what_happened(url: str, token: int) -> None:
     """A key that goes from task to task, and the one whose lease was lost on the way."""
     key, told = ("order:1002",), list[tuple[float, Event]]()
     for number in range(9):
@@ -111,16 +113,16 @@ def what_happened(url: str) -> None:
             by = f"shop.ship[{number - 1}d2f5a1c-ship] on celery@web2:417"
             told += [(minute + 1, Parked(ship, *key, refused=True, by=by))]
         told += [(minute + 0.5 - 0.1 * n, again) for n, again in enumerate(refusals(ship, number))]
-        told += [(minute, Acquired(ship, key, (TOKEN - 9 + number,), 0.02, 30.0, 1.5, 0.2))]
+        told += [(minute, Acquired(ship, key, (token - 9 + number,), 0.02, 30.0, 1.5, 0.2))]
         held = 28.0 if number == 7 else 12.0
         ended = Lost(ship, *key, "the lease has ended") if number == 4 else None
         told += [(minute - 1 - number % 3, ended or Released(ship, key, "done", held))]
         if number == 4:
-            told += [(minute - 2, StaleRejected(ship, "orders", TOKEN - 5))]
+            told += [(minute - 2, StaleRejected(ship, "orders", token - 5))]
     pay = Subject("886313e1-pay", "shop.pay", "order:{order}")
-    told += [(3, Acquired(pay, ("order:1001",), (TOKEN - 1,), 0.01, 30.0))]
+    told += [(3, Acquired(pay, ("order:1001",), (token - 1,), 0.01, 30.0))]
     last = Subject(SHIP, "shop.ship", "order:{order}")
-    told += [(7.2, Acquired(last, key, (TOKEN + 1,), 0.02, 600.0, 60.0, 0.2))]
+    told += [(7.2, Acquired(last, key, (token + 1,), 0.02, 600.0, 60.0, 0.2))]
     waits = Subject(PAY, "shop.pay", "order:{order}")
     by = f"shop.ship[{SHIP}] on celery@web2:417"
     told += [(6.4, Parked(waits, *key, refused=True, by=by))]

@@ -179,7 +179,7 @@ def test_an_app_is_put_in_memory_and_taken_back(app: Celery) -> None:
 
     assert app.conf.dlock_require == ["durable"]
     with lock("a", app=app) as lease:
-        assert lease.fencing_token == before + 1
+        assert lease.fencing_token > before
 
 
 def test_an_app_without_a_store_can_be_put_in_memory_and_a_wrong_one_cannot() -> None:

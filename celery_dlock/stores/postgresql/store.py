@@ -38,6 +38,7 @@ from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import BackendOptions, Guarantee, InUse, Reply, Trait, Wake
 from celery_dlock.stores.consensus.commit import KeyMutexes, Overtaken, UsedKeys
 from celery_dlock.stores.postgresql.connection import (
+    Address,
     Connections,
     Lost,
     address_of,
@@ -109,7 +110,9 @@ class PostgresqlBackend(SqlBackend):
     WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))""",
     )
 
-    _address_of = staticmethod(address_of)
+    @classmethod
+    def _address_of(cls, url: str, driver: Mapping[str, Any]) -> Address:
+        return address_of(url, driver)
 
     def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
         super().__init__(options)
