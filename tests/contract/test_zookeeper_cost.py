@@ -139,7 +139,7 @@ def test_what_an_operation_costs_however_many_wait(backend: ZooKeeperBackend) ->
     backend.note("key", 5, {"a": b"a"})
     for waiting in (40, 200):  # a page is shorter
         costs = {}
-        for name, operation in operations(backend, waiting, holds=60, ttl=5, noted="key").items():
+        for name, operation in operations(backend, waiting, holds=60, ttl=30, noted="key").items():
             with counted(backend) as cost:
                 operation()
             costs[name] = cost.flights
