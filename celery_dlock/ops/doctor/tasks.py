@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
-from celery_dlock.contention import Policy, Queueing, Skip, queueing
 from celery_dlock.core.unique import Unique
 from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.ops.doctor.finding import (
@@ -22,6 +21,8 @@ from celery_dlock.ops.doctor.finding import (
     listed,
     place_of,
 )
+from celery_dlock.policies.base import Policy, Queueing, queueing
+from celery_dlock.policies.shipped import Skip
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import Guarantee, LockBackend
 
