@@ -2,21 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from celery_dlock.contention import (
-    Complete,
-    Contention,
-    Decision,
-    Fail,
-    GiveUp,
-    Policy,
-    Queue,
-    Replace,
-    Reschedule,
-    RunLater,
-    Skip,
-    Wait,
-    WaitHere,
-)
 from celery_dlock.core.access import Limit, Shared
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.debounce import Debounce
@@ -34,6 +19,7 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.current import current_lease
 from celery_dlock.locks.injected import INJECTED
+from celery_dlock.policies.shipped import Fail, Queue, Replace, Reschedule, Skip, Wait
 from celery_dlock.tasks.decorator import locked_task
 from celery_dlock.tasks.idempotency import idempotency_key
 from celery_dlock.tasks.task import LockedTask
@@ -44,33 +30,26 @@ if TYPE_CHECKING:
 __all__ = [
     "INJECTED",
     "BackendUnavailable",
-    "Complete",
     "ConfigurationError",
-    "Contention",
     "DLockError",
     "Debounce",
-    "Decision",
     "DuplicateTask",
     "Fail",
     "FullJitter",
-    "GiveUp",
     "Lease",
     "Limit",
     "LockContended",
     "LockLost",
     "LockTimeout",
     "LockedTask",
-    "Policy",
     "Queue",
     "Replace",
     "Reschedule",
-    "RunLater",
     "Shared",
     "Skip",
     "StaleFencingToken",
     "Unique",
     "Wait",
-    "WaitHere",
     "current_lease",
     "idempotency_key",
     "lock",

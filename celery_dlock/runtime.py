@@ -23,7 +23,6 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.local import Proxy
 
 from celery_dlock import forking
-from celery_dlock.contention import Policy, policy_named, replaces_running
 from celery_dlock.core.events import Sink
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.sinks import Sinks
@@ -34,6 +33,8 @@ from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.countdown import remembered
 from celery_dlock.messages.waking import Waker
+from celery_dlock.policies.base import Policy, replaces_running
+from celery_dlock.policies.shipped import policy_named
 from celery_dlock.registry import HISTORY, backend_class, load, open_backend, sink_named
 from celery_dlock.settings import Settings
 from celery_dlock.stores.base import BackendOptions, Clock, LockBackend, Trait

@@ -28,7 +28,8 @@ SETTINGS: dict[str, Any] = {
     "dlock_url": LOCKS,
     "dlock_ttl": 3,  # for the demo: a key whose worker has died is free again soon; usual is 30
     "dlock_sinks": ["example_project.journal:note"],
-    "task_acks_late": True,
+    "task_acks_late": True,  # of all tasks, as those that are not locked are to be compared
+    "task_reject_on_worker_lost": True,
     "task_time_limit": 60,  # else a body that hangs keeps its key
     "task_ignore_result": True,
     "worker_prefetch_multiplier": 1,

@@ -17,7 +17,6 @@ from typing import Any
 from celery.app.task import Context
 from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import COMES_BACK, Policy, Queueing, patience, queueing
 from celery_dlock.core.access import Keys
 from celery_dlock.core.events import Subject, TooLarge
 from celery_dlock.core.lease import SECOND, Lease
@@ -41,6 +40,8 @@ from celery_dlock.messages.headers import (
     next_in_chain,
 )
 from celery_dlock.messages.unique import UNIQUE, debounced_at
+from celery_dlock.policies.base import Policy, Queueing, patience, queueing
+from celery_dlock.policies.shipped import COMES_BACK
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 logger = logging.getLogger("celery_dlock")

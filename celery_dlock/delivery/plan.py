@@ -9,17 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from celery_dlock.contention import (
-    GRACE,
-    Complete,
-    Contention,
-    Decision,
-    GiveUp,
-    HolderInfo,
-    RunLater,
-    WaitHere,
-    skipped,
-)
 from celery_dlock.core import events
 from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.backoff import FullJitter
@@ -48,6 +37,16 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.refused import Refused
 from celery_dlock.messages.headers import History
+from celery_dlock.policies.base import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    HolderInfo,
+    RunLater,
+    WaitHere,
+)
+from celery_dlock.policies.shipped import GRACE, skipped
 
 _AFTER_TROUBLE = FullJitter(base=1, cap=60)
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 from celery.app.task import Context
 from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import COMES_BACK, Complete, Decision, GiveUp, Queueing, WaitHere
 from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.edits import free_but_for
@@ -63,6 +62,8 @@ from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.messages.headers import HISTORY, predecessor
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery
+from celery_dlock.policies.base import Complete, Decision, GiveUp, Queueing, WaitHere
+from celery_dlock.policies.shipped import COMES_BACK
 
 logger = logging.getLogger("celery_dlock")
 

@@ -11,14 +11,6 @@ from typing import Any, Literal, Protocol, Unpack, get_args
 from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded, TaskPredicate
 from celery.utils.functional import head_from_fun
 
-from celery_dlock.contention import (
-    Policy,
-    PolicyName,
-    Queue,
-    policy_named,
-    queueing,
-    replaces_running,
-)
 from celery_dlock.core.access import (
     Access,
     KeyOptions,
@@ -40,6 +32,8 @@ from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.locks.injected import NAMES
 from celery_dlock.locks.unique import Debouncing, Uniqueness
+from celery_dlock.policies.base import Policy, queueing, replaces_running
+from celery_dlock.policies.shipped import PolicyName, Queue, policy_named
 
 #: Makes dicts of the models among the arguments of a call, for a task with ``pydantic=True``. It is
 #: Celery's, since Celery 5.7.

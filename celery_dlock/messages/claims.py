@@ -13,11 +13,11 @@ from typing import Any
 
 from celery.app.task import Context
 
-from celery_dlock.contention import Queueing
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
 from celery_dlock.messages.headers import History, identity, kept_by_step
+from celery_dlock.policies.base import Queueing
 
 logger = logging.getLogger("celery_dlock")
 

@@ -16,10 +16,11 @@ from typing import Any, Self, TypeVar
 
 from celery_dlock.core.events import Discarded, Subject
 from celery_dlock.core.operations import Cancel, Discard, Leave, OpenSlot, Operation, Replay
-from celery_dlock.core.state import Cause, Claim, Cooling, KeyState, Left, Outcome, task_id_of
+from celery_dlock.core.state import Cause, Claim, Cooling, Left, Outcome, task_id_of
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.ops import unique
-from celery_dlock.ops.overview import Held, instant, look, names_in_use, time_of
+from celery_dlock.ops.facts import look_through
+from celery_dlock.ops.overview import Held, instant, time_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
 
@@ -38,9 +39,6 @@ CONSEQUENCES = (
 
 #: So many dead letters are replayed by one command.
 ALL_DEAD = 10_000
-
-#: So many keys are searched for a reservation, about.
-MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +108,13 @@ def find(app: Any, task_ids: Collection[str]) -> list[Message]:
 
 
 def _reserved(store: LockBackend, task_ids: Collection[str]) -> list[Message]:
-    found: list[Message] = []
-    left = MOST_KEYS
-    for names in names_in_use(store):
-        for key, state in zip(names, look(store, names), strict=True):
-            turns = state.grants if isinstance(state, KeyState) else ()
-            tasks = (turn.task for turn in turns if turn.waits and not turn.parked)
-            found += [
-                Message(key, t, is_elsewhere=True) for t in tasks if task_id_of(t) in task_ids
-            ]
-        left -= len(names)
-        if left <= 0:
-            break
-    return found
+    states, _, _ = look_through(store, task_ids)
+    return [
+        Message(key, turn.task, is_elsewhere=True)
+        for key, state in states.items()
+        for turn in state.grants
+        if turn.waits and not turn.parked and task_id_of(turn.task) in task_ids
+    ]
 
 
 def cancel(app: Any, message: Message) -> bool:

@@ -31,7 +31,7 @@ from celery_dlock.ops.unique import Living, living
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
 
-#: Keys that are looked through at the most, for a task of which nobody knows the key.
+#: Keys that are looked through at the most, for tasks of which nobody knows the key.
 ALL_KEYS = 10_000
 
 #: Events of a task that are read, and tasks in its way that are told by name.
@@ -136,7 +136,7 @@ def store_facts(
     if names or not everywhere:
         states, unreadable = _look(backend, names)
     else:
-        states, unreadable, whole = _look_through(backend, task_id)
+        states, unreadable, whole = look_through(backend, [task_id])
     holds: list[tuple[str, Held]] = []
     places: list[QueuePosition] = []
     for key, state in states.items():
@@ -161,15 +161,18 @@ def _look(backend: LockBackend, names: Sequence[str]) -> tuple[dict[str, KeyStat
     return readable, [key for key in names if key not in readable]
 
 
-def _look_through(
-    backend: LockBackend, task_id: str
+def look_through(
+    backend: LockBackend, task_ids: Collection[str]
 ) -> tuple[dict[str, KeyState], list[str], bool]:
+    """The first ten thousand keys in use: the states that one of these tasks is in, the keys that
+    are unreadable, and whether those were all keys.
+    """
     states: dict[str, KeyState] = {}
     unreadable: list[str] = []
     looked = 0
     for names in names_in_use(backend):
         seen, broken = _look(backend, names)
-        states |= {key: state for key, state in seen.items() if _stands_in(state, task_id)}
+        states |= {key: state for key, state in seen.items() if _has_one_of(state, task_ids)}
         unreadable += broken
         looked += len(names)
         if looked > ALL_KEYS:
@@ -177,10 +180,10 @@ def _look_through(
     return states, unreadable, True
 
 
-def _stands_in(state: KeyState, task_id: str) -> bool:
+def _has_one_of(state: KeyState, task_ids: Collection[str]) -> bool:
     everybody: tuple[Holder | Grant | Waiting, ...]
     everybody = (*state.holders, *state.grants, *state.waiting)
-    return any(task_id_of(one.task) == task_id for one in everybody)
+    return any(task_id_of(one.task) in task_ids for one in everybody)
 
 
 def _place(key: str, state: KeyState, task_id: str) -> QueuePosition | None:

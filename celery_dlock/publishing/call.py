@@ -17,7 +17,6 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
-from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.events import Deduplicated, Subject, Unavailable
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, DuplicateTask
@@ -27,6 +26,7 @@ from celery_dlock.messages.countdown import countdown_from, seconds_until
 from celery_dlock.messages.envelope import is_delayed
 from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, debounced, duplicate, is_about
+from celery_dlock.policies.base import Policy, queueing
 from celery_dlock.publishing.outbox import (
     NextStep,
     NotPublished,

@@ -17,7 +17,6 @@ from celery import Celery
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock.contention import Policy, Queue, Queueing, policy_named, queueing
 from celery_dlock.core.access import Access
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.events import Debounced, Dropped, Parked, Subject, TooLarge
@@ -32,6 +31,8 @@ from celery_dlock.messages.headers import HISTORY, History, identity_in
 from celery_dlock.messages.refusals import exceeds
 from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.messages.waking import Unpublishable
+from celery_dlock.policies.base import Policy, Queueing, queueing
+from celery_dlock.policies.shipped import Queue, policy_named
 from celery_dlock.runtime import Runtime, runtime
 from celery_dlock.stores.base import Reply, Wake
 

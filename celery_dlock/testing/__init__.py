@@ -1,9 +1,4 @@
-"""For tests of projects that use this library, and of stores written for it.
-
-Only the contract of a store needs pytest.
-"""
-
-from typing import TYPE_CHECKING, Any
+"""For tests of projects that use this library, with or without pytest."""
 
 from celery_dlock.testing.inline import (
     InlineWorker,
@@ -18,19 +13,9 @@ from celery_dlock.testing.project import (
     stale_holder,
 )
 
-if TYPE_CHECKING:
-    from celery_dlock.testing.contract import (
-        LockBackendContract,
-        NoteStoreContract,
-        SharedStoreContract,
-    )
-
 __all__ = [
     "InlineWorker",
-    "LockBackendContract",
     "ManualClock",
-    "NoteStoreContract",
-    "SharedStoreContract",
     "StaleHolder",
     "checked_lock_order",
     "held_by_another",
@@ -38,12 +23,3 @@ __all__ = [
     "inline_worker",
     "stale_holder",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load the contract when it is asked for."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from celery_dlock.testing import contract
-
-    return getattr(contract, name)

@@ -33,7 +33,6 @@ from celery.worker import state
 from celery.worker.strategy import default
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.events import Dropped, Subject, TooLarge
 from celery_dlock.core.operations import Enter
 from celery_dlock.core.state import Claim, Drop, Park, Reason
@@ -45,6 +44,7 @@ from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, delivery_note, identity_in
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
+from celery_dlock.policies.base import Queueing, queueing
 from celery_dlock.runtime import runtime, this_process
 from celery_dlock.worker.guard import Guard
 

@@ -32,7 +32,6 @@ from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
 from kombu.utils.imports import symbol_by_name
 
-from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.delivery.carry_out import is_parked
 from celery_dlock.delivery.unique import end_unique
@@ -48,6 +47,7 @@ from celery_dlock.messages.headers import (
     was_woken,
 )
 from celery_dlock.messages.unique import UNIQUE
+from celery_dlock.policies.base import Queueing, queueing
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.guard import Guard

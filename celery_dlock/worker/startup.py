@@ -15,13 +15,13 @@ from celery import bootsteps
 from celery.app import trace
 
 from celery_dlock import runtime
-from celery_dlock.contention import Reschedule
 from celery_dlock.delivery.abort import IN_GREENLETS
 from celery_dlock.delivery.carry_out import tell_briefly
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.throttled_warning import speak_for_children
 from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.not_started import or_not_started
+from celery_dlock.policies.shipped import Reschedule
 from celery_dlock.stores.base import Trait
 
 logger = logging.getLogger("celery_dlock")

@@ -14,6 +14,9 @@ MODULES = ("tasks", "careless", "unfenced")
 
 app = Celery("shop", include=[f"example_project.shop.{name}" for name in MODULES])
 app.conf.update(SETTINGS)
+app.conf.dlock_doctor_ignore = {
+    "broker-filesystem": "remind() publishes again what a killed worker had taken"
+}
 app.conf.beat_schedule_filename = str(FOLDER / "beat")
 app.conf.beat_schedule = {
     "remind": {"task": "example_project.shop.tasks.remind", "schedule": 60},

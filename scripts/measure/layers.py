@@ -21,8 +21,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "Lua": (),  # by suffix
     "stores": ("stores/",),
     "messages, locks": ("messages/", "locks/"),
-    "delivery, worker, publishing, tasks, contention": (
-        *("delivery/", "worker/", "publishing/", "tasks/", "contention/"),
+    "delivery, worker, publishing, tasks, policies": (
+        *("delivery/", "worker/", "publishing/", "tasks/", "policies/"),
     ),
     "ops, cli, web, operate": ("ops/", "cli/", "web/", "operate"),
     "monitoring, settings, errors": ("monitoring/", "settings", "errors"),

@@ -8,7 +8,11 @@ and those of *Taking* where a store has taking and leaving once more.
 
 from __future__ import annotations
 
-from celery_dlock.testing import LockBackendContract, NoteStoreContract, SharedStoreContract
+from celery_dlock.testing.contract import (
+    LockBackendContract,
+    NoteStoreContract,
+    SharedStoreContract,
+)
 from tests.contract.rules import (
     cooling,
     dead_letters,

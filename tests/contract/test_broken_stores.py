@@ -10,7 +10,7 @@ import pytest
 
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.memory import MemoryBackend
-from celery_dlock.testing import LockBackendContract
+from celery_dlock.testing.contract import LockBackendContract
 from tests.contract.defects import DEFECTS, IN_PACKAGE, Defect
 from tests.services.planted import one_in_every_run
 

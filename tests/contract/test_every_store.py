@@ -16,7 +16,11 @@ import pytest
 
 from celery_dlock.registry import BACKENDS, backend_class
 from celery_dlock.stores.base import LockBackend, NoteStore, Trait
-from celery_dlock.testing import LockBackendContract, NoteStoreContract, SharedStoreContract
+from celery_dlock.testing.contract import (
+    LockBackendContract,
+    NoteStoreContract,
+    SharedStoreContract,
+)
 from tests.contract.suites import Notes, SharedStorage, Storage
 from tests.services.programs import PROGRAMS
 from tests.services.stores import EVERY, STORES, Store

@@ -18,7 +18,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql import connection
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
-from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from celery_dlock.testing.contract import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.contract.postgresql_store import Rotation
 from tests.contract.suites import Notes, OneOfEach, SharedStorage

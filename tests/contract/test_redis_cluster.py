@@ -17,7 +17,8 @@ from celery_dlock.stores.base import BackendOptions, Swept
 from celery_dlock.stores.redis.client import session_of
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
 from celery_dlock.stores.redis.wire import base_name
-from celery_dlock.testing import ManualClock, NoteStoreContract
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract import NoteStoreContract
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import requests_sent
 from tests.contract.suites import ManyServers

@@ -11,7 +11,7 @@ from redis.connection import SSLConnection
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.redis.sentinel import RedisSentinelBackend
-from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from celery_dlock.testing.contract import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import claim, running
 from tests.services.redis_sentinel import RedisSentinel
 

@@ -137,8 +137,7 @@ def test_the_task_s_own_options_count_and_it_is_named(tmp_path: Path) -> None:
         (finding,) = (each for each in examine(app) if each.check.startswith("tasks"))
 
     assert (finding.check, finding.where) == ("tasks-acks-late", "task charge")
-    assert "task_acks_late = True" in finding.fix
-    assert "task_reject_on_worker_lost = True" in finding.fix
+    assert "acks_late=True and reject_on_worker_lost=True" in finding.fix
 
 
 def test_a_setting_that_no_worker_starts_with_is_found(tmp_path: Path) -> None:

@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock import (
-    ConfigurationError,
-    Contention,
-    Decision,
-    Lease,
-    Limit,
-    LockedTask,
-    RunLater,
-    lock,
-)
+from celery_dlock import ConfigurationError, Lease, Limit, LockedTask, lock
 from celery_dlock.core import turns
 from celery_dlock.core.events import Lost, Subject
 from celery_dlock.core.state import WINDOW, Cause, Claim, Dead, Mode
@@ -30,6 +21,7 @@ from celery_dlock.ops.event_text import Clock, describe
 from celery_dlock.ops.explain import Answer, State, explain
 from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.ops.facts import StoreFacts, store_facts
+from celery_dlock.policies import Contention, Decision, RunLater
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.stores.base import DeadMessage
 from tests.services.desk import Desk, open_desk

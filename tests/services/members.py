@@ -11,17 +11,8 @@ from typing import Any
 
 from celery import Celery
 
-from celery_dlock import (
-    Fail,
-    FullJitter,
-    LockedTask,
-    Policy,
-    Queue,
-    Replace,
-    Reschedule,
-    Skip,
-    Wait,
-)
+from celery_dlock import Fail, FullJitter, LockedTask, Queue, Replace, Reschedule, Skip, Wait
+from celery_dlock.policies import Policy
 from tests.services.lab import Journal
 
 _SOON = FullJitter(base=0.05, cap=0.2)

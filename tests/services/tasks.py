@@ -10,22 +10,19 @@ from typing import Any
 from celery import Celery
 
 from celery_dlock import (
-    Contention,
     Debounce,
-    Decision,
     Fail,
     FullJitter,
     Limit,
     LockedTask,
-    Policy,
     Queue,
     Replace,
     Reschedule,
-    RunLater,
     Skip,
     Wait,
 )
-from celery_dlock.contention import replaces_running
+from celery_dlock.policies import Contention, Decision, Policy, RunLater
+from celery_dlock.policies.base import replaces_running
 from tests.services.lab import Journal, hold_at
 from tests.services.losing import register_losing
 from tests.services.members import register_members

@@ -21,7 +21,8 @@ from celery.states import READY_STATES
 from celery.worker.request import Request
 from kombu.message import Message
 
-from celery_dlock import Contention, LockedTask, Queue, RunLater
+from celery_dlock import LockedTask, Queue
+from celery_dlock.policies import Contention, RunLater
 
 Note = Callable[..., object]
 

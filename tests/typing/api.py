@@ -9,26 +9,19 @@ from typing import Any, assert_type
 
 from celery_dlock import (
     INJECTED,
-    Complete,
-    Contention,
-    Decision,
     Fail,
     FullJitter,
-    GiveUp,
     Lease,
     Limit,
     LockContended,
     LockedTask,
     LockLost,
     LockTimeout,
-    Policy,
     Reschedule,
-    RunLater,
     Shared,
     Skip,
     StaleFencingToken,
     Wait,
-    WaitHere,
     current_lease,
     fencing,
     idempotency_key,
@@ -37,6 +30,7 @@ from celery_dlock import (
     testing,
 )
 from celery_dlock.fencing import redis as redis_fence
+from celery_dlock.policies import Complete, Contention, Decision, GiveUp, Policy, RunLater, WaitHere
 
 app: Any = None  # a Celery, which has no types
 

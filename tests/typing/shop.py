@@ -11,7 +11,8 @@ from typing import Any, assert_type
 
 from celery import Celery
 
-from celery_dlock import INJECTED, Lease, LockedTask, Policy, Skip, lock, locked_task
+from celery_dlock import INJECTED, Lease, LockedTask, Skip, lock, locked_task
+from celery_dlock.policies import Policy
 
 app = Celery("shop")
 

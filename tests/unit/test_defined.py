@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 from celery import Celery, Task, shared_task
 
-from celery_dlock import (
-    INJECTED,
-    ConfigurationError,
-    Contention,
-    Decision,
-    Lease,
-    LockedTask,
-    Replace,
-    RunLater,
-    lock,
-    locked_task,
-)
+from celery_dlock import INJECTED, ConfigurationError, Lease, LockedTask, Replace, lock, locked_task
+from celery_dlock.policies import Contention, Decision, RunLater
 from celery_dlock.runtime import runtime
 
 pytestmark = pytest.mark.usefixtures("no_shared_tasks")

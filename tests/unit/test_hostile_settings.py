@@ -9,11 +9,10 @@ from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.contention import Queue, Replace, Reschedule, Wait
-from celery_dlock.contention.policies import policy_named
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.checks import LONGEST_DURATION, SHORTEST_DURATION, duration
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.policies.shipped import Queue, Replace, Reschedule, Wait, policy_named
 from celery_dlock.runtime import runtime
 from celery_dlock.settings import _CHECKS, Settings
 from celery_dlock.tasks.block import lock

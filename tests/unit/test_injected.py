@@ -12,8 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from celery_dlock import INJECTED, ConfigurationError, Lease, LockedTask, fencing, locked_task
-from celery_dlock.contention import PolicyName
-from celery_dlock.contention.policies import POLICIES
+from celery_dlock.policies.shipped import POLICIES, PolicyName
 from tests.services.desk import Desk
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.contention import Complete, Decision, GiveUp, RunLater, WaitHere
 from celery_dlock.core import events
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import (
@@ -48,6 +47,7 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.refused import Refusal, Refused
 from celery_dlock.messages.headers import History
+from celery_dlock.policies import Complete, Decision, GiveUp, RunLater, WaitHere
 
 KEY = "order:42"
 SUBJECT = events.Subject("id", "charge", "order:{order}")

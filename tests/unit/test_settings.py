@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.contention.policies import Skip
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.policies.shipped import Skip
 from celery_dlock.settings import HistoryOptions, Settings
 from celery_dlock.stores.base import Copies, LockBackend, Trait
 from celery_dlock.stores.memory import MemoryBackend

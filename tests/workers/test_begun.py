@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Complete, Contention, LockedTask, LockTimeout, Queue, Skip
+from celery_dlock import LockedTask, LockTimeout, Queue, Skip
 from celery_dlock.core.events import Skipped
 from celery_dlock.core.state import Outcome
+from celery_dlock.policies import Complete, Contention
 from tests.services.desk import Desk
 from tests.workers.conftest import charging, held, nothing_is_left
 

@@ -16,9 +16,10 @@ from celery.app import trace
 from celery.exceptions import Ignore, Retry
 from celery.worker import state as worker_state
 
-from celery_dlock import LockedTask, Policy, Queue, Reschedule, lock
+from celery_dlock import LockedTask, Queue, Reschedule, lock
 from celery_dlock.delivery.carry_out import is_parked, says_more, tell_briefly
 from celery_dlock.delivery.execution import Execution
+from celery_dlock.policies import Policy
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
 from tests.workers.conftest import charging, received

@@ -12,20 +12,12 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock import (
-    FullJitter,
-    Limit,
-    LockedTask,
-    Policy,
-    Queue,
-    Reschedule,
-    StaleFencingToken,
-    lock,
-)
+from celery_dlock import FullJitter, Limit, LockedTask, Queue, Reschedule, StaleFencingToken, lock
 from celery_dlock.core import turns
 from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking, unique
 from celery_dlock.locks import hold
 from celery_dlock.locks import unique as claims
+from celery_dlock.policies import Policy
 from tests.services.desk import Desk, open_desk
 from tests.services.instants import struck
 

@@ -8,18 +8,8 @@ from typing import Any
 import pytest
 from celery import signals
 
-from celery_dlock import (
-    Contention,
-    Decision,
-    GiveUp,
-    Lease,
-    LockContended,
-    LockTimeout,
-    RunLater,
-    Wait,
-    WaitHere,
-    lock,
-)
+from celery_dlock import Lease, LockContended, LockTimeout, Wait, lock
+from celery_dlock.policies import Contention, Decision, GiveUp, RunLater, WaitHere
 from tests.services.desk import Desk
 from tests.services.holder import held_until_refused
 from tests.workers.conftest import charging

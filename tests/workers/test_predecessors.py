@@ -18,7 +18,6 @@ from celery_dlock import (
     BackendUnavailable,
     Fail,
     LockedTask,
-    Policy,
     Queue,
     Reschedule,
     Skip,
@@ -30,6 +29,7 @@ from celery_dlock.core.events import Acquired, Contended, Dropped, Rescheduled
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.delivery import plan
+from celery_dlock.policies import Policy
 from celery_dlock.testing import ManualClock, held_by_another
 from tests.services.desk import Desk
 from tests.services.until import until

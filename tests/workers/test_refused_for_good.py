@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_dlock import Contention, Fail, GiveUp, LockTimeout, Queue, Reschedule, Skip, Wait, lock
+from celery_dlock import Fail, LockTimeout, Queue, Reschedule, Skip, Wait, lock
 from celery_dlock.core.events import Contended, Dropped
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.policies import Contention, GiveUp
 from tests.services.desk import Desk
 from tests.workers.conftest import charging, nothing_is_left
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
-from celery_dlock.contention import Policy, Queueing, Skip, queueing
 from celery_dlock.core.unique import Unique
 from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.ops.doctor.finding import (
@@ -22,6 +21,8 @@ from celery_dlock.ops.doctor.finding import (
     listed,
     place_of,
 )
+from celery_dlock.policies.base import Policy, Queueing, queueing
+from celery_dlock.policies.shipped import Skip
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import Guarantee, LockBackend
 
@@ -116,7 +117,7 @@ CHECKS: Mapping[str, Check[Locked]] = {
         "acks_late is False, which is Celery's default",
         promise="A killed worker loses the tasks that it runs, because their messages are already "
         "acknowledged.",
-        fix="task_acks_late = True and task_reject_on_worker_lost = True, or "
+        fix="acks_late=True and reject_on_worker_lost=True of the task or of its base class, or "
         "on_contention=Queue(keep=True)",
     ),
     "tasks-killed-child": Weak(
@@ -128,7 +129,8 @@ CHECKS: Mapping[str, Check[Locked]] = {
         "reject_on_worker_lost is not set",
         promise="A task whose process is killed, for example out of memory, fails and does not run "
         "again.",
-        fix="task_reject_on_worker_lost = True, or on_contention=Queue(keep=True)",
+        fix="reject_on_worker_lost=True of the task or of its base class, or "
+        "on_contention=Queue(keep=True)",
     ),
     "tasks-time-limit": Weak(
         lambda task: not task.longest and task,

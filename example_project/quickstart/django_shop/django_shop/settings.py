@@ -45,14 +45,16 @@ STATIC_URL = "static/"
 TIME_ZONE = "UTC"
 USE_TZ = True
 
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1  # no task waits in a worker that is busy with others
+CELERY_RESULT_BACKEND_ALWAYS_RETRY = True
+
 if "WITHOUT_REDIS" in os.environ:  # files, for a first look on one machine
     CELERY_BROKER_URL = "sqla+sqlite:///broker.db"
     CELERY_RESULT_BACKEND = "db+sqlite:///results.db"
-    CELERY_DLOCK_URL = "sqlite:///locks.db"
+    CELERY_DLOCK_URL = f"sqlite:///{Path('locks.db').absolute()}"
 else:
     REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
     CELERY_BROKER_URL = f"{REDIS}/0"
     CELERY_RESULT_BACKEND = f"{REDIS}/1"
     CELERY_DLOCK_URL = f"{REDIS}/2"
-    CELERY_RESULT_BACKEND_ALWAYS_RETRY = True
     CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600}

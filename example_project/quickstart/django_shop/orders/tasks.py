@@ -20,7 +20,7 @@ def ask_provider(order_id: int, idempotency_key: str) -> None:
 
 
 # With keep=True another worker goes on if this one is killed.
-@locked_task("order:{order_id}", on_contention=Queue(keep=True))
+@locked_task("order:{order_id}", on_contention=Queue(keep=True), time_limit=60)
 def charge(order_id: int) -> None:
     with transaction.atomic():
         fencing.admit(connection)  # from now on who had the order before cannot write

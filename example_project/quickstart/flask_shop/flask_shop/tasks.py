@@ -17,7 +17,7 @@ def ask_provider(order_id: int, idempotency_key: str) -> None:
 
 
 # Without app=, as shared_task. With keep=True another worker goes on if this one is killed.
-@locked_task("order:{order_id}", on_contention=Queue(keep=True))
+@locked_task("order:{order_id}", on_contention=Queue(keep=True), time_limit=60)
 def charge(order_id: int) -> None:
     with session() as db, db.begin():
         fencing.admit(db)  # from now on who had the order before cannot write

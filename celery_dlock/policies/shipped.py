@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from celery_dlock.contention.base import (
+from celery_dlock.core.backoff import Backoff, FullJitter
+from celery_dlock.core.checks import did_you_mean, duration, quoted
+from celery_dlock.errors import ConfigurationError, LockContended, LockTimeout
+from celery_dlock.policies.base import (
     Complete,
     Contention,
     Decision,
@@ -18,9 +21,6 @@ from celery_dlock.contention.base import (
     RunLater,
     WaitHere,
 )
-from celery_dlock.core.backoff import Backoff, FullJitter
-from celery_dlock.core.checks import did_you_mean, duration, quoted
-from celery_dlock.errors import ConfigurationError, LockContended, LockTimeout
 
 #: How much longer a place is kept than the next attempt can take to be due: delivery takes time.
 GRACE = 5.0
