@@ -253,14 +253,13 @@ class Execution:
         return None
 
     def max_hold(self) -> float | None:
-        """For how long the lease is kept at most; by default the task's hard time limit."""
+        """For how long the lease is kept at most: the hard time limit, or else the setting."""
         limit, _ = self.request.timelimit or (None, None)
         return (
-            self.task.lock_definition.max_hold
-            or self.runtime.settings.max_hold
-            or limit
+            limit
             or self.task.time_limit
             or self.runtime.time_limit  # which Celery 5.5 does not show as the task's
+            or self.runtime.settings.max_hold
         )
 
     def run(self, body: Callable[..., Any], lease: Lease) -> Any:

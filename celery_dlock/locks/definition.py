@@ -65,7 +65,6 @@ class LockOptions(KeyOptions, total=False):
     """
 
     ttl: float | None
-    max_hold: float | None
     on_contention: PolicyName | Policy | None
     parents: Key | Sequence[Key]
     on_lost: OnLost
@@ -99,7 +98,6 @@ class Definition:
     signature: inspect.Signature
     injects: frozenset[str]
     ttl: float | None
-    max_hold: float | None
     policy: Policy | None
     parents: KeyTemplate | None
     aborts: bool
@@ -140,7 +138,6 @@ class Definition:
                 signature=signature,
                 injects=injects,
                 ttl=optional_duration("ttl", options.get("ttl")),
-                max_hold=optional_duration("max_hold", options.get("max_hold")),
                 policy=_policy(options.get("on_contention"), access, parents),
                 parents=parents,
                 aborts=_aborts(options.get("on_lost", "flag")),

@@ -139,7 +139,6 @@ def visible(seconds: int) -> dict[str, Any]:
     ("task", "conf", "finding"),
     [
         ({"time_limit": 4000}, {}, {"broker-visibility-timeout": "weak"}),
-        ({"lock_max_hold": 4000}, UNLIMITED, {"broker-visibility-timeout": "weak"}),
         ({}, {**UNLIMITED, "dlock_max_hold": 4000}, {"broker-visibility-timeout": "weak"}),
         ({}, {"task_time_limit": 4000}, {"broker-visibility-timeout": "weak"}),
         ({"time_limit": 4000, "acks_late": False}, {}, {"tasks-acks-late": "weak"}),
