@@ -96,14 +96,12 @@ class Execution:
         attempt = identity(request)
         delivery = delivery_of(request)
         history = History.read(request, attempt)
-        policy = definition.policy_in(process.policy)
         subject = Subject(request.id, task.name, definition.label, history.carried)
         hold = Hold(
             process.manager,
             process.sinks.emit,
             subject,
             after_loss=partial(_tell_of_loss, task, request.id, args, kwargs),
-            comes_back=process.settings.on_unavailable != "fail",
             is_heard=process.sinks.hears_all,
         )
         keys = definition.keys(args, kwargs)
@@ -115,11 +113,11 @@ class Execution:
             runtime=process,
             history=history,
             keys=keys,
-            policy=policy,
+            policy=definition.policy,
             subject=subject,
             delivery=delivery,
             nonce=str(delivery["nonce"]),
-            queueing=queueing(policy) if "body" in delivery else None,
+            queueing=queueing(definition.policy) if "body" in delivery else None,
             hold=hold,
             is_marked=request.get(UNIQUE) is not None,
         )

@@ -17,7 +17,7 @@ from celery import Celery
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock.contention import Policy, Queue, Queueing, policy_named, queueing
+from celery_dlock.contention import Queue, Queueing, queueing
 from celery_dlock.core.access import Access
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.events import Debounced, Dropped, Parked, Subject, TooLarge
@@ -55,8 +55,7 @@ class NextStep:
 
     def question(self, task: TaskWithLock) -> Question:
         """A *task* that does not queue waits for as long as one that does."""
-        policy = task.lock_definition.policy_in(runtime(task.app).policy)
-        terms = queueing(policy) or Queue().queueing()
+        terms = queueing(task.lock_definition.policy) or Queue().queueing()
         return Question(terms, self.key, time.time(), goes_on=True, next_step=self)
 
 
@@ -78,19 +77,10 @@ class Question:
     next_step: NextStep | None = None
 
 
-def ordered_here(
-    task: TaskWithLock, options: Mapping[str, Any], default: Policy | None
-) -> Question | None:
-    """The question of a call with *options*, if *task* takes its place where it is published.
-
-    Without the *default* policy of the settings these are not read as a whole: a process that
-    publishes only other tasks needs no lock store.
-    """
+def ordered_here(task: TaskWithLock, options: Mapping[str, Any]) -> Question | None:
+    """The question of a call with *options*, if *task* takes its place where it is published."""
     app = task.app
-    policy = task.lock_definition.policy or default
-    if policy is None and (named := app.conf.get("dlock_on_contention")):
-        policy = policy_named(named)
-    terms = queueing(policy) if policy else None
+    terms = queueing(task.lock_definition.policy)
     if terms is None or not terms.at_publish or app.conf.task_always_eager:
         return None
     # A canvas that a body publishes looks the same as what a worker publishes after the body.

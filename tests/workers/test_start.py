@@ -54,8 +54,9 @@ def test_it_does_not_start_with(tmp_path: Path, what: str) -> None:
     config, text = CASES[what]
     with open_desk(**{"dlock_url": f"sqlite:///{tmp_path / 'locks.db'}", **config}) as desk:
         desk.patch.setattr("celery_dlock.runtime.will_fork", forget)  # which this process will not
-        with pytest.raises(ConfigurationError, match=re.escape(text)):
+        with pytest.raises(ConfigurationError, match=re.escape(text)) as refused:
             CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=TaskPool))
+        assert str(refused.value).startswith(f"Celery app {desk.app.main!r}: ")
         forget(desk.app)
 
 

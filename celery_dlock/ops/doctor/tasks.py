@@ -56,7 +56,7 @@ class Locked:
         definition, locks = task.lock_definition, runtime(case.app)
         limit = task.time_limit or case.conf.task_time_limit
         return cls(
-            *(name, task, case.conf, definition.policy_in(locks.policy)),
+            *(name, task, case.conf, definition.policy),
             longest=limit or case.settings.max_hold or 0.0,
             fenced="fencing_token" in definition.injects,
             unique=definition.unique and definition.unique.options,
