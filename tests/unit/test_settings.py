@@ -129,10 +129,10 @@ def test_an_unknown_setting_names_the_nearest(namespace: str | None, key: str, m
         Settings.from_conf(app.conf)
 
 
-@pytest.mark.parametrize("key", ["dlock_on_contention", "dlock_unique"])
+@pytest.mark.parametrize("key", ["dlock_on_lost", "dlock_unique"])
 def test_one_like_no_setting_is_led_to_all_of_them_and_to_the_options_of_tasks(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{key}; known: .*dlock_ttl.*base class has it"):
-        read(**{key: "queue"})
+        read(**{key: "done"})
 
 
 @pytest.mark.parametrize(("main", "named"), [("shop", "shop"), (None, "__main__")])

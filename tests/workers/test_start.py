@@ -186,7 +186,7 @@ def test_nor_in_the_log_of_a_worker_that_does_not_start(make_lab: MakeLab) -> No
         worker.kill()
 
     assert " ready." not in worker.log
-    assert "\nError: redis-py cannot use the URL of the lock store" in worker.log
+    assert "\nError: Celery app 'lab': redis-py cannot use the URL of the lock store" in worker.log
     assert "Traceback" not in worker.log
     assert SECRET not in worker.log
 
