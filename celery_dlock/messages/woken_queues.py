@@ -103,12 +103,16 @@ class WokenQueues:
 
         ``None`` if that was not to be told now. A broker that does not allow it is said once.
         """
+        # Where a transport does not say which errors pass, kombu takes also a refusal for one.
+        passing = getattr(
+            connection.transport, "recoverable_connection_errors", connection.connection_errors
+        )
         try:
             with _channel_of(connection) as channel:
                 queue(channel).declare()
         except SoftTimeLimitExceeded:
             raise
-        except (OperationalError, *connection.recoverable_connection_errors):
+        except (OperationalError, *passing):
             return None
         except Exception as exc:
             if queue.name not in self._logged:

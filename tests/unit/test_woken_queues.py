@@ -149,8 +149,10 @@ def test_the_only_queue_of_a_message_is_known(exchange: str, key: str, name: str
 class Refusing:
     """A connection whose channels are refused, with these errors, one after the other."""
 
-    recoverable_connection_errors = (ConnectionResetError,)
-    transport = SimpleNamespace(driver_type="amqp")
+    connection_errors = ()
+    transport = SimpleNamespace(
+        driver_type="amqp", recoverable_connection_errors=(ConnectionResetError,)
+    )
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
