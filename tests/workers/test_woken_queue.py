@@ -113,7 +113,7 @@ def may_not_touch_it(port: int, celery: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_to_make_none(port: int, celery: dict[str, Any]) -> dict[str, Any]:
-    queues = {celery["task_default_queue"]: {}}
+    queues: dict[str, Any] = {celery["task_default_queue"]: {}}
     return {**celery, "task_queues": queues, "task_create_missing_queues": False}
 
 
