@@ -33,8 +33,6 @@ from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.countdown import remembered
 from celery_dlock.messages.waking import Waker
-from celery_dlock.policies.base import Policy, replaces_running
-from celery_dlock.policies.shipped import policy_named
 from celery_dlock.registry import HISTORY, backend_class, load, open_backend, sink_named
 from celery_dlock.settings import Settings
 from celery_dlock.stores.base import BackendOptions, Clock, LockBackend, Trait
@@ -50,7 +48,6 @@ class Runtime:
     backend: LockBackend
     manager: LockManager
     sinks: Sinks
-    policy: Policy
     wake: Waker
     unique_claims: UniqueClaims
     #: Seconds for which a finished task is remembered.
@@ -123,7 +120,8 @@ def runtime(app: Any) -> Runtime:
         return kept
     with process.mutex:
         if app not in process.runtimes:
-            process.runtimes[app] = _build(app)
+            with naming(app):
+                process.runtimes[app] = _build(app)
         return process.runtimes[app]
 
 
@@ -174,7 +172,8 @@ def kept_in_memory(app: Any, clock: Clock) -> Iterator[None]:
     """
     app = real_app(app)
     forget(app)
-    options = replace(Settings.from_conf(app.conf, url="memory://").options, clock=clock)
+    with naming(app):
+        options = replace(Settings.from_conf(app.conf, url="memory://").options, clock=clock)
     _in_memory[app] = _InMemory(options, open_backend("memory://", options), os.getpid())
     try:
         runtime(app)
@@ -192,11 +191,24 @@ def settings_of(app: Any) -> Settings:
     app = real_app(app)
     for begin in before_use:
         begin(app)
-    if app not in _in_memory:
-        return Settings.from_conf(app.conf)
-    settings = Settings.from_conf(app.conf, url="memory://")
+    with naming(app):
+        if app not in _in_memory:
+            return Settings.from_conf(app.conf)
+        settings = Settings.from_conf(app.conf, url="memory://")
     callables = tuple(sink for sink in settings.sinks if callable(sink))
     return replace(settings, sinks=callables, history=None)
+
+
+@contextmanager
+def naming(app: Any) -> Iterator[None]:
+    """In the block an error of the configuration names the application *app* that has it."""
+    name = f"Celery app {app.main or '__main__'!r}: "
+    try:
+        yield
+    except ConfigurationError as exc:
+        if str(exc).startswith(name):
+            raise
+        raise ConfigurationError(f"{name}{exc}") from exc
 
 
 def this_process(worker: str | None = None) -> str:
@@ -239,28 +251,18 @@ def _runtime(
     app: Celery, settings: Settings, options: BackendOptions, backend: LockBackend
 ) -> Runtime:
     sinks = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
-    wake = Waker(app, backend, sinks, settings.broker, woken_queue=settings.woken_queue)
+    wake = Waker(app, backend, sinks, settings.broker)
     return Runtime(
         settings=settings,
         options=options,
         backend=backend,
         manager=LockManager(backend, wake, settings.fencing_epoch),
         sinks=sinks,
-        policy=_usual(policy_named(settings.on_contention or "reschedule")),
         wake=wake,
         unique_claims=UniqueClaims(backend),
         remembers=remembered(app, settings.done_ttl),
         time_limit=app.conf.task_time_limit,
     )
-
-
-def _usual(policy: Policy) -> Policy:
-    if replaces_running(policy):
-        raise ConfigurationError(
-            "dlock_on_contention is for all tasks: give Replace(running=True) to each task whose "
-            "body listens"
-        )
-    return policy
 
 
 def _sinks(app: Celery, settings: Settings) -> list[Sink]:

@@ -22,8 +22,9 @@ LARGEST_EPOCH = 1023
 #: Seconds for which the history keeps an event.
 A_DAY = 86_400.0
 
+OF_TASKS = "(An option of tasks is none: for all of them their base class has it, as lock_ttl.)"
+
 Sink = str | Callable[..., object]
-OnUnavailable = Literal["reschedule", "fail"]
 CatchUp = Literal["none", "once"]
 
 
@@ -40,17 +41,14 @@ class Settings:
     """Each field is the setting ``dlock_<field>``, with its check; durations are in seconds.
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
-    broker, since a duplicate of a finished task can be redelivered until then. Without
-    ``woken_queue`` a woken message goes to the queue that it came from. ``doctor_ignore`` has the
-    reason why a check is waived, by the name of the check.
+    broker, since a duplicate of a finished task can be redelivered until then. ``doctor_ignore``
+    has the reason why a check is waived, by the name of the check.
     """
 
     url: Annotated[str, _url] = field(repr=False)
     require: Annotated[frozenset[Trait], _traits] = frozenset()
     ttl: Annotated[float, duration] = 30.0
     max_hold: Annotated[float | None, duration] = None
-    on_contention: Annotated[Any, _as_it_is] = None
-    on_unavailable: Annotated[OnUnavailable, _on_unavailable] = "reschedule"
     key_prefix: Annotated[str, _key_prefix] = "dlock"
     done_ttl: Annotated[float | None, partial(duration, zero=True)] = None
     fencing_epoch: Annotated[int, _epoch] = 0
@@ -61,7 +59,6 @@ class Settings:
     sinks: Annotated[tuple[Sink, ...], _sinks] = ()
     history: Annotated[HistoryOptions | None, _history] = None
     broker: Annotated[str | None, _broker] = None
-    woken_queue: Annotated[bool, _flag] = True
     beat_scheduler: Annotated[str, _name] = "celery.beat:PersistentScheduler"
     beat_catch_up: Annotated[CatchUp, _catch_up] = "once"
     doctor_ignore: Annotated[Mapping[str, str], _reasons] = field(default_factory=dict[str, str])
@@ -119,12 +116,10 @@ def _refuse_unknown(conf: Any) -> None:
         # Celery reads no upper-case name; it is harmless if it only feeds the setting proper.
         is_unread = lower in names and conf.get(lower) is None
         if key.startswith(PREFIX) or in_namespace or is_unread:
-            hint = did_you_mean(key, spellings)
-            raise ConfigurationError(f"unknown setting {str_of(key)}; {hint}")
-
-
-def _as_it_is(_: str, value: Any) -> Any:
-    return value  # who makes the policy checks it
+            hint = did_you_mean(
+                lower.rpartition(PREFIX)[2], map(spell, _CHECKS), spell(namespace + PREFIX)
+            )
+            raise ConfigurationError(f"unknown setting {str_of(key)}; {hint} {OF_TASKS}")
 
 
 def _url(name: str, value: Any) -> str:
@@ -146,12 +141,6 @@ def _broker(name: str, value: Any) -> str:
     return broker
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} is True or False, got {quoted(value)}")
-    return value
-
-
 def _traits(name: str, value: Any) -> frozenset[Trait]:
     names = [str(trait) for trait in Trait]
     for entry in (traits := _listing(name, value)):
@@ -170,7 +159,6 @@ def _one_of(words: Sequence[str], name: str, value: Any) -> str:
     return str(value)
 
 
-_on_unavailable = partial(_one_of, get_args(OnUnavailable))
 _catch_up = partial(_one_of, get_args(CatchUp))
 
 

@@ -24,7 +24,7 @@ from celery_dlock.beat.tick_ledger import Deposed, NotNow, StepDown, TickLedger,
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.not_started import or_not_started
-from celery_dlock.runtime import runtime
+from celery_dlock.runtime import naming, runtime
 from celery_dlock.stores.base import Trait
 
 logger = logging.getLogger("celery_dlock")
@@ -190,12 +190,13 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
 def _checked(app: Any) -> type[FencedScheduler]:
     """The class of the scheduler inside, where all that is configured for a beat is right."""
     locks = runtime(app)
-    if Trait.MULTI_PROCESS not in locks.backend.traits:
-        raise ConfigurationError(
-            "beat -S dlock needs a lock store that other processes see: every beat would lead"
-        )
-    noting(locks.backend)
-    return fenced(locks.settings.beat_scheduler)
+    with naming(app):
+        if Trait.MULTI_PROCESS not in locks.backend.traits:
+            raise ConfigurationError(
+                "beat -S dlock needs a lock store that other processes see: every beat would lead"
+            )
+        noting(locks.backend)
+        return fenced(locks.settings.beat_scheduler)
 
 
 def fenced(name: str) -> type[FencedScheduler]:

@@ -20,9 +20,12 @@ _QUOTED = 120
 _ADDRESS = re.compile(r"//.*", re.DOTALL)
 
 
-def did_you_mean(name: object, candidates: Iterable[str]) -> str:
-    """The end of a message about an unknown *name*: the nearest candidate, or all of them."""
-    names = {candidate.lower(): candidate for candidate in sorted(candidates)}
+def did_you_mean(name: object, candidates: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about an unknown *name*: the nearest candidate, or all of them.
+
+    The *prefix* that all candidates have is not compared: it would make all of them similar.
+    """
+    names = {candidate.lower(): prefix + candidate for candidate in sorted(candidates)}
     matches = difflib.get_close_matches(str_of(name).lower(), names, n=1)
     if matches:
         return f"did you mean {names[matches[0]]!r}?"

@@ -290,7 +290,8 @@ class Lease:
         Raises :exc:`~celery_dlock.LockLost` if the lock is lost, and
         :exc:`~celery_dlock.BackendUnavailable` if the store does not answer; then the lock is
         trusted no longer than before. Raises :exc:`~celery_dlock.ConfigurationError` for more time
-        than ``max_hold`` leaves, and on a store without the trait ``lease-per-task``.
+        than the hard time limit of the task leaves, or without one ``dlock_max_hold``, and on a
+        store without the trait ``lease-per-task``.
         """
         self._extend(self.terms, duration("extend()", seconds))
 

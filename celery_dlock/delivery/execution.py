@@ -97,14 +97,12 @@ class Execution:
         attempt = identity(request)
         delivery = delivery_of(request)
         history = History.read(request, attempt)
-        policy = definition.policy_in(process.policy)
         subject = Subject(request.id, task.name, definition.label, history.carried)
         hold = Hold(
             process.manager,
             process.sinks.emit,
             subject,
             after_loss=partial(_tell_of_loss, task, request.id, args, kwargs),
-            comes_back=process.settings.on_unavailable != "fail",
             is_heard=process.sinks.hears_all,
         )
         keys = definition.keys(args, kwargs)
@@ -116,11 +114,11 @@ class Execution:
             runtime=process,
             history=history,
             keys=keys,
-            policy=policy,
+            policy=definition.policy,
             subject=subject,
             delivery=delivery,
             nonce=str(delivery["nonce"]),
-            queueing=queueing(policy) if "body" in delivery else None,
+            queueing=queueing(definition.policy) if "body" in delivery else None,
             hold=hold,
             is_marked=request.get(UNIQUE) is not None,
         )
@@ -254,14 +252,13 @@ class Execution:
         return None
 
     def max_hold(self) -> float | None:
-        """For how long the lease is kept at most; by default the task's hard time limit."""
+        """For how long the lease is kept at most: the hard time limit, or else the setting."""
         limit, _ = self.request.timelimit or (None, None)
         return (
-            self.task.lock_definition.max_hold
-            or self.runtime.settings.max_hold
-            or limit
+            limit
             or self.task.time_limit
             or self.runtime.time_limit  # which Celery 5.5 does not show as the task's
+            or self.runtime.settings.max_hold
         )
 
     def run(self, body: Callable[..., Any], lease: Lease) -> Any:

@@ -327,14 +327,11 @@ def left_over(facts: Facts) -> Plan:
     return Gone("it was woken long ago, and was taken from the store since", dropped)
 
 
-def unanswered(facts: Facts, error: BackendUnavailable, random: Random, *, fails: bool) -> Plan:
-    """The store does not answer: the message waits for it in the broker, unless the task *fails*.
-
-    Of one that queues the message may wait in the store by now, and must not run later.
-    """
+def unanswered(facts: Facts, error: BackendUnavailable, random: Random) -> Plan:
+    """The store does not answer: the message waits for it in the broker. An eager task fails."""
     event = events.Unavailable(facts.subject, str(error))
-    if facts.eager or fails:
-        return FailWith(error, event, gives_back=facts.queues)
+    if facts.eager:
+        return FailWith(error, event, gives_back=False)
     return _put_off(facts, error, random, event)
 
 

@@ -271,8 +271,7 @@ def _answer(execution: Execution) -> Lease | Refused | Plan:
             if living is None:
                 return answer
     except BackendUnavailable as exc:
-        fails = execution.runtime.settings.on_unavailable == "fail"
-        return unanswered(execution.facts(), exc, CHANCE.random, fails=fails)
+        return unanswered(execution.facts(), exc, CHANCE.random)
     except LimitUnknown as exc:
         return limit_unknown(execution.facts(), exc, CHANCE.random)
     return _duplicate_of(execution, living)

@@ -59,8 +59,7 @@ class LockOptions(KeyOptions, total=False):
     """
 
     ttl: float | None
-    max_hold: float | None
-    on_contention: PolicyName | Policy | None
+    on_contention: PolicyName | Policy
     parents: Key | Sequence[Key]
     on_lost: OnLost
     reserve: Reserve | None
@@ -77,13 +76,14 @@ SIMILAR, SIMILAR_IF_SHORT = 0.8, 0.65
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A task's lock options, checked. ``None`` leaves the choice to the settings.
+    """A task's lock options, checked. A ``ttl`` of ``None`` is that of the settings.
 
     ``label`` is the text of the key's ``template``, or of all, for people and for metrics;
     ``access`` is how each key is held; it ``asks_limits`` where a function says how many may hold
     one. ``injects`` names the parameters that the library passes to
     the body. ``dump`` makes the arguments of a message from those of a call, if Celery does more
-    than serialize them. If the ``newest_wins``, a call replaces the one that waits.
+    than serialize them. If the ``newest_wins``, a call replaces the one that waits, which is in the
+    queue whatever the policy.
     """
 
     label: str
@@ -93,8 +93,7 @@ class Definition:
     signature: inspect.Signature
     injects: frozenset[str]
     ttl: float | None
-    max_hold: float | None
-    policy: Policy | None
+    policy: Policy
     parents: KeyTemplate | None
     aborts: bool
     reserve: Reserve | None
@@ -126,6 +125,10 @@ class Definition:
             parents = _parents(options.get("parents", ()), template)
             uniqueness, debounce = _uniqueness(options.get("unique"), name, template)
             newest_wins = uniqueness is not None and uniqueness.options.newest_wins
+            newest_wins = newest_wins or debounce is not None
+            policy = _policy(options.get("on_contention", "reschedule"), access, parents)
+            if newest_wins and queueing(policy) is None:
+                policy = Queue()
             return cls(
                 label=",".join(template.names),
                 template=template,
@@ -134,26 +137,17 @@ class Definition:
                 signature=signature,
                 injects=injects,
                 ttl=optional_duration("ttl", options.get("ttl")),
-                max_hold=optional_duration("max_hold", options.get("max_hold")),
-                policy=_policy(options.get("on_contention"), access, parents),
+                policy=policy,
                 parents=parents,
                 aborts=_aborts(options.get("on_lost", "flag")),
                 reserve=_reserve(options.get("reserve"), access),
                 unique=uniqueness,
                 debounce=debounce,
-                newest_wins=newest_wins or debounce is not None,
+                newest_wins=newest_wins,
                 dump=dump,
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
-
-    def policy_in(self, default: Policy) -> Policy:
-        """The policy on contention; *default* is that of the settings.
-
-        Where the newest call wins it waits in the queue, whatever the policy.
-        """
-        policy = self.policy or default
-        return Queue() if self.newest_wins and queueing(policy) is None else policy
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """The keys of a call. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""
@@ -319,10 +313,8 @@ def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate
 
 
 def _policy(
-    on_contention: str | Policy | None, access: Sequence[Access], parents: KeyTemplate | None
-) -> Policy | None:
-    if on_contention is None:
-        return None
+    on_contention: str | Policy, access: Sequence[Access], parents: KeyTemplate | None
+) -> Policy:
     policy = policy_named(on_contention)
     is_alone = len(access) == 1 and access[0].mode is Mode.EXCLUSIVE and parents is None
     if replaces_running(policy) and not is_alone:

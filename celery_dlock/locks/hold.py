@@ -40,9 +40,8 @@ class Hold:
     Without a lease its ``claims`` are released in the end. ``strike`` is called with the key and
     the reason as soon as a key is lost, while the body may still run; ``after_loss`` with the lease
     after the event of the loss. A hold that ``ends_once`` emits one event when it is given back:
-    that it was released, or else that it was lost. A task that ``comes_back`` asks again where the
-    store does not answer. ``loss`` is the first loss that was an event. Where nothing ``is_heard``
-    of a lock that is taken and released, these are no events.
+    that it was released, or else that it was lost. ``loss`` is the first loss that was an event.
+    Where nothing ``is_heard`` of a lock that is taken and released, these are no events.
     """
 
     manager: LockManager
@@ -51,7 +50,6 @@ class Hold:
     strike: Strike | None = None
     after_loss: Callable[[Lease], object] | None = None
     ends_once: bool = False
-    comes_back: bool = True
     is_heard: Callable[[], bool] = lambda: True
     lease: Lease | None = field(default=None, init=False)
     loss: LockLost | None = field(default=None, init=False)
@@ -75,9 +73,7 @@ class Hold:
         """
         self.claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost, self._doubt)
-        answer = self.manager.acquire(
-            claims, keeping, message, woken, parents, reserved, comes_back=self.comes_back
-        )
+        answer = self.manager.acquire(claims, keeping, message, woken, parents, reserved)
         if not isinstance(answer, Refused):
             return answer
         for key in answer.unreserved:

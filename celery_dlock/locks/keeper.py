@@ -143,7 +143,8 @@ class Keeper:
             sent_at = self._monotonic()
             left = min(watch.until for watch in watches) - sent_at
             if ttl / SECOND - margin(ttl / SECOND) > left:
-                raise ConfigurationError(f"extend() goes beyond max_hold: {left:.1f} s are left")
+                bound = "the task's hard time limit, or dlock_max_hold"
+                raise ConfigurationError(f"extend() goes beyond {bound}: {left:.1f} s are left")
             longer = [replace(w.term.claim, ttl=max(ttl, w.term.claim.ttl)) for w in watches]
             verdicts = self._renew(longer)
             for watch, claim, verdict in zip(watches, longer, verdicts, strict=True):

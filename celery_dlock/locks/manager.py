@@ -105,8 +105,6 @@ class LockManager:
         woken: str | None = None,
         parents: Collection[str] = (),
         reserved: Collection[str] = (),
-        *,
-        comes_back: bool = True,
     ) -> Lease | Refused:
         """Take every key of *claims*, or none.
 
@@ -117,7 +115,7 @@ class LockManager:
 
         Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is released as
         far as the store can be reached, and expires with its lease otherwise. A task that queues
-        and *comes_back* then keeps its turn at its first key: nobody overtakes it meanwhile.
+        then keeps its turn at its first key: nobody overtakes it until it asks again.
         """
         if self._is_parents:  # who would renew all that the parent holds, and give nothing back
             raise RuntimeError("this lock manager is that of the parent process")
@@ -143,7 +141,7 @@ class LockManager:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost, keeping.on_doubt)
             return self.lease(terms, parents)
         except BackendUnavailable:  # a lost reply may have landed
-            self._take_back_unheard(claims, message if comes_back else None, parents)
+            self._take_back_unheard(claims, message, parents)
             raise
         except BaseException:  # a time limit strikes anywhere
             self.take_back(claims, _unused(claims))

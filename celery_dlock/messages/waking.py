@@ -64,11 +64,9 @@ class Waker:
         backend: LockBackend,
         sinks: Sinks,
         broker: str | None = None,
-        *,
-        woken_queue: bool = True,
     ) -> None:
         self._app = app
-        self.queues = WokenQueues(app, enabled=woken_queue)
+        self.queues = WokenQueues(app)
         self._named = broker
         self._backend = backend
         self._sinks = sinks

@@ -37,23 +37,23 @@ _FIFO = ".fifo"
 
 UNDECLARED = (
     "cannot declare the queue %s for woken messages (%r): they go to the end of %s, behind all "
-    "that was published meanwhile. Allow it, declare it, or set dlock_woken_queue = False"
+    "that was published meanwhile. Allow it, or make the queue, and put it into task_queues with "
+    "no_declare=True"
 )
 
 
 class WokenQueues:
-    """Those of one app; none if they are not *enabled*."""
+    """Those of one app."""
 
-    def __init__(self, app: Celery, *, enabled: bool) -> None:
+    def __init__(self, app: Celery) -> None:
         self._app = app
-        self._enabled = enabled
         self._declared: dict[str, bool] = {}
         self._twins: dict[str, tuple[Any, Any]] = {}
         self._logged: set[str] = set()
 
     def beside(self, queue: Any) -> Any:
         """The queue beside *queue*, declared like it; ``None`` where there is none."""
-        if not self._enabled or is_woken(queue.name) or self.why_not(queue):
+        if is_woken(queue.name) or self.why_not(queue):
             return None
         name = name_beside(queue.name)
         if name in self._app.amqp.queues:  # as the configuration has it
@@ -69,7 +69,7 @@ class WokenQueues:
     def why_not(self, queue: Any) -> str | None:
         """Why *queue* can have none beside it, if it cannot."""
         queues, name = self._app.amqp.queues, name_beside(queue.name)
-        if not self._enabled or is_woken(queue.name):
+        if is_woken(queue.name):
             return None
         if queue.exchange is not None and queue.exchange.type == "fanout":
             return "each worker has a queue of its own"
@@ -95,8 +95,6 @@ class WokenQueues:
 
         ``None`` where that cannot be told, or there is none.
         """
-        if not self._enabled:
-            return None
         home = self._home(exchange, routing_key)
         return None if home is None else self.beside(home)
 
@@ -105,12 +103,16 @@ class WokenQueues:
 
         ``None`` if that was not to be told now. A broker that does not allow it is said once.
         """
+        # Where a transport does not say which errors pass, kombu takes also a refusal for one.
+        passing = getattr(
+            connection.transport, "recoverable_connection_errors", connection.connection_errors
+        )
         try:
             with _channel_of(connection) as channel:
                 queue(channel).declare()
         except SoftTimeLimitExceeded:
             raise
-        except (OperationalError, *connection.recoverable_connection_errors):
+        except (OperationalError, *passing):
             return None
         except Exception as exc:
             if queue.name not in self._logged:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import load
-from celery_dlock.runtime import settings_of
+from celery_dlock.runtime import naming, settings_of
 
 if TYPE_CHECKING:
     from celery_dlock.monitoring.history import Queries, Row
@@ -92,10 +92,13 @@ class HistoryReader:
         SQLAlchemy or the driver is not installed.
         """
         options = settings_of(app).history
-        if options is None:
-            what = "dlock_history is not set, so no events are kept"
-            raise ConfigurationError(f"{what}: sqlite:///locks-history.db serves a single machine")
-        return cls(load(_QUERIES, "history", "dlock_history").of(options))
+        with naming(app):
+            if options is None:
+                what = "dlock_history is not set, so no events are kept"
+                raise ConfigurationError(
+                    f"{what}: sqlite:///locks-history.db serves a single machine"
+                )
+            return cls(load(_QUERIES, "history", "dlock_history").of(options))
 
     def of_key(
         self, key: str, limit: int = 100, before: datetime | None = None

@@ -26,7 +26,7 @@ from celery_dlock.messages.countdown import countdown_from, seconds_until
 from celery_dlock.messages.envelope import is_delayed
 from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, debounced, duplicate, is_about
-from celery_dlock.policies.base import Policy, queueing
+from celery_dlock.policies.base import queueing
 from celery_dlock.publishing.outbox import (
     NextStep,
     NotPublished,
@@ -115,19 +115,17 @@ class Call:
         question: Question | None = None,
         *,
         duplicate: bool = False,
-        default: Policy | None = None,
         **more: Any,
     ) -> Any:
         """The result of the message that is published under *task_id*, with *headers* and *more*
-        options; or :class:`NotPublished`, as the store has answered the *question*. *default* is
-        the policy of the settings, if they have been read.
+        options; or :class:`NotPublished`, as the store has answered the *question*.
         """
         options = {**self.options, **more}
         if headers:
             options["headers"] = {**(options.get("headers") or {}), **headers}
         if question is None and self.next_step is not None and not duplicate:
             question = self.next_step.question(self.task)
-        question = question or ordered_here(self.task, options, default)
+        question = question or ordered_here(self.task, options)
         if question is None:
             result = self.apply_async(task_id=task_id, producer=self.producer, **options)
         else:
@@ -163,7 +161,7 @@ def _publish_newest(call: Call, unique: Uniqueness, name: str, key: str) -> Any:
     """
     task, process = call.task, runtime(call.task.app)
     mine = UniqueClaim(f"{uuid()}:0:0", task.name, this_process(), time.time(), key)
-    terms = queueing(task.lock_definition.policy_in(process.policy))
+    terms = queueing(task.lock_definition.policy)
     assert terms is not None
     claims, begun = process.unique_claims, None
     try:
@@ -276,7 +274,7 @@ class _UniqueCall:
         terms = UniqueTerms.of(self._unique, self._name, stored)
         headers = terms.header(task_id, self._call.task.name)
         try:
-            return self._call.send(task_id, headers, default=self._runtime.policy, **options)
+            return self._call.send(task_id, headers, **options)
         except _UNKNOWN:
             with suppress(BackendUnavailable):  # then it is believed for a minute of calls
                 self._claims.doubt(self._name, claim, terms.ttl)

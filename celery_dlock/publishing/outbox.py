@@ -31,8 +31,8 @@ from celery_dlock.messages.headers import HISTORY, History, identity_in
 from celery_dlock.messages.refusals import exceeds
 from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.messages.waking import Unpublishable
-from celery_dlock.policies.base import Policy, Queueing, queueing
-from celery_dlock.policies.shipped import Queue, policy_named
+from celery_dlock.policies.base import Queueing, queueing
+from celery_dlock.policies.shipped import Queue
 from celery_dlock.runtime import Runtime, runtime
 from celery_dlock.stores.base import Reply, Wake
 
@@ -56,8 +56,7 @@ class NextStep:
 
     def question(self, task: TaskWithLock) -> Question:
         """A *task* that does not queue waits for as long as one that does."""
-        policy = task.lock_definition.policy_in(runtime(task.app).policy)
-        terms = queueing(policy) or Queue().queueing()
+        terms = queueing(task.lock_definition.policy) or Queue().queueing()
         return Question(terms, self.key, time.time(), goes_on=True, next_step=self)
 
 
@@ -79,19 +78,10 @@ class Question:
     next_step: NextStep | None = None
 
 
-def ordered_here(
-    task: TaskWithLock, options: Mapping[str, Any], default: Policy | None
-) -> Question | None:
-    """The question of a call with *options*, if *task* takes its place where it is published.
-
-    Without the *default* policy of the settings these are not read as a whole: a process that
-    publishes only other tasks needs no lock store.
-    """
+def ordered_here(task: TaskWithLock, options: Mapping[str, Any]) -> Question | None:
+    """The question of a call with *options*, if *task* takes its place where it is published."""
     app = task.app
-    policy = task.lock_definition.policy or default
-    if policy is None and (named := app.conf.get("dlock_on_contention")):
-        policy = policy_named(named)
-    terms = queueing(policy) if policy else None
+    terms = queueing(task.lock_definition.policy)
     if terms is None or not terms.at_publish or app.conf.task_always_eager:
         return None
     # A canvas that a body publishes looks the same as what a worker publishes after the body.

@@ -47,7 +47,6 @@ class Acquisition:
     outer_terms: dict[str, Term]
     claims: list[Claim]
     parents: Sequence[str]
-    max_hold: float | None
     timeout: float
     _terms: tuple[Term, ...] = field(default=(), init=False)
     _contended: bool = field(default=False, init=False)
@@ -62,7 +61,6 @@ class Acquisition:
         *,
         name: str,
         ttl: float | None,
-        max_hold: float | None,
         timeout: float,
         strike: Strike | None = None,
     ) -> Acquisition:
@@ -88,7 +86,7 @@ class Acquisition:
         }
         claims = [claim for claim in claims_of(keys, terms) if claim.key not in outer_terms]
         hold = Hold(app_runtime.manager, app_runtime.sinks.emit, subject, strike)
-        return cls(app_runtime, hold, outer_terms, claims, keys.parents, max_hold, timeout)
+        return cls(app_runtime, hold, outer_terms, claims, keys.parents, timeout)
 
     def ask(self) -> float | None:
         """Ask the store once. The seconds until the next question, or None: all keys are held.
@@ -99,7 +97,7 @@ class Acquisition:
             return None
         hold = self.hold
         try:
-            answer = hold.ask(self.claims, self.max_hold or self.runtime.settings.max_hold)
+            answer = hold.ask(self.claims, self.runtime.settings.max_hold)
         except BackendUnavailable as exc:
             hold.owe(())  # taken back as far as it goes; to wait for it again helps nobody
             hold.emit(Unavailable(hold.subject, str(exc)))

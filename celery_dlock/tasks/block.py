@@ -105,7 +105,6 @@ def lock(
         keys,
         name="lock()",
         ttl=optional_duration("ttl", ttl),
-        max_hold=None,
         timeout=timeout,
     )
     return Block(app, keys, timeout, begin, raises=on_lost == "raise")

@@ -116,8 +116,8 @@ def locked_task(*args: Any, **options: Any) -> Any:
     :class:`~celery_dlock.Shared`. Give a callable as ``key=…``, because a function alone is taken
     for the body of a bare ``@locked_task``. Without a key the task locks its own name.
 
-    *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, for at
-    most *max_hold* seconds. *on_contention* is a policy or its name. *limit* lets that many tasks,
+    *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, at most
+    for the hard time limit. *on_contention* is a policy or its name. *limit* lets that many tasks,
     a million at most, hold the key at once; a callable with the task's signature is asked for the
     number whenever the task asks for the key. *shared* makes it a read lock. *parents* are keys,
     written like *key*, that the task holds for reading: an exclusive lock on one of them waits for

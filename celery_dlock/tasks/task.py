@@ -318,7 +318,6 @@ class LockedTask(TypedTask[P, R_co]):
                     definition.limited(keys, args, kwargs),
                     name=self.name,
                     ttl=definition.ttl,
-                    max_hold=definition.max_hold,
                     timeout=0,
                     strike=None if abort is None else abort.strike,
                 )

@@ -149,7 +149,6 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
         replace(keys, access=warm),
         name=task.name,
         ttl=definition.ttl,
-        max_hold=definition.max_hold,
         timeout=0,
     )
     with locked_block(begin) as held:

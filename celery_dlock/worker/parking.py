@@ -329,7 +329,7 @@ def _queueing_of(task: Any, app: Any) -> Queueing | None:
     stored before, which a child does.
     """
     definition = task.lock_definition
-    terms = queueing(definition.policy_in(runtime(app).policy))
+    terms = queueing(definition.policy)
     simple = definition.template.is_one_text and definition.parents is None
     parks = terms is not None and simple and not terms.at_publish and not task.track_started
     return terms if parks else None

@@ -122,7 +122,7 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def _queueing(self) -> Queueing | None:
         """What the task asks of its key's queue, if its messages wait in the store."""
-        return queueing(self.task.lock_definition.policy_in(runtime(self.app).policy))
+        return queueing(self.task.lock_definition.policy)
 
     # What Celery tells, in the worker's main loop or in a signal handler.
 

@@ -40,7 +40,7 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        with or_not_started():
+        with or_not_started(), runtime.naming(parent.app):
             self._check(parent)
 
     def _check(self, parent: Any) -> None:
@@ -62,7 +62,7 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
         check_broker(process)
         if getattr(parent.pool_cls, "is_green", False):
             check_aborts(app)
-        check_countdowns(app, process.policy)
+        check_countdowns(app)
         tell_briefly()
         speak_for_children()
 
@@ -164,17 +164,17 @@ def check_aborts(app: Any) -> None:
             raise ConfigurationError(f"task {task.name}: {IN_GREENLETS}")
 
 
-def check_countdowns(app: Any, default: Any) -> None:
+def check_countdowns(app: Any) -> None:
     """Refuse a backoff that outlasts the broker's visibility timeout."""
     visible = visibility_timeout(app)
     for task in app.tasks.values():
         definition = getattr(task, "lock_definition", None)
-        policy = definition and definition.policy_in(default)
+        policy = definition and definition.policy
         if isinstance(policy, Reschedule) and policy.backoff.cap >= visible:
             raise ConfigurationError(
                 f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "
-                f"redelivers after visibility_timeout={visible:g} s: lower the backoff's cap, for "
-                "all tasks without a policy of their own by "
-                f"dlock_on_contention = Reschedule(backoff=FullJitter(cap={visible / 2:g})), or "
-                "raise visibility_timeout in broker_transport_options"
+                f"redelivers after visibility_timeout={visible:g} s: lower the backoff's cap, by "
+                f"on_contention=Reschedule(backoff=FullJitter(cap={visible / 2:g})), for all tasks "
+                "by lock_on_contention in their base class, or raise visibility_timeout in "
+                "broker_transport_options"
             )

@@ -20,7 +20,7 @@ from tests.cli.operator import COMMANDS, Operator, answers, operator
     ("config", "said"),
     [
         ({"dlock_url": "memory://"}, "live in the memory of the worker's process and cannot be"),
-        ({}, "Error: dlock_url is not set"),
+        ({}, "dlock_url is not set"),
     ],
     ids=["memory", "nothing set"],
 )

@@ -185,7 +185,7 @@ def test_an_application_that_was_not_named_is_missed(tmp_path: Path) -> None:
     done = celery(tmp_path, "dlock", "ls")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: dlock_url is not set")
+    assert done.stderr.startswith("Error: Celery app 'default': dlock_url is not set")
     assert done.stderr.endswith("; no application is named: celery -A shop dlock …\n")
 
 

@@ -36,7 +36,7 @@ def test_a_process_that_the_body_forks_does_not_free_its_key(make_lab: MakeLab, 
 def test_a_body_that_hangs_gives_its_key_up_after_max_hold(
     make_lab: MakeLab, effects: Effects
 ) -> None:
-    lab = make_lab(lock={"ttl": 1.5, "max_hold": 3.0})
+    lab = make_lab(lock={"ttl": 1.5}, celery={"dlock_max_hold": 3.0})
     pay = lab.app.tasks["pay"]
     with lab.worker(concurrency=2):
         # Given a body that hangs, and another task that waits for its key

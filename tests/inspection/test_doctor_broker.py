@@ -139,7 +139,6 @@ def visible(seconds: int) -> dict[str, Any]:
     ("task", "conf", "finding"),
     [
         ({"time_limit": 4000}, {}, {"broker-visibility-timeout": "weak"}),
-        ({"lock_max_hold": 4000}, UNLIMITED, {"broker-visibility-timeout": "weak"}),
         ({}, {**UNLIMITED, "dlock_max_hold": 4000}, {"broker-visibility-timeout": "weak"}),
         ({}, {"task_time_limit": 4000}, {"broker-visibility-timeout": "weak"}),
         ({"time_limit": 4000, "acks_late": False}, {}, {"tasks-acks-late": "weak"}),
@@ -217,7 +216,6 @@ def test_of_several_brokers_the_first_is_examined(given: Any, first: str) -> Non
     [
         ({}, None),
         ({"task_create_missing_queues": False}, "beside celery there is no queue: task_create_"),
-        ({"task_create_missing_queues": False, "dlock_woken_queue": False}, None),
         ({"task_create_missing_queues": False, "task_queues": {"a": {}, "a.woken": {}}}, None),
         ({"task_queues": {"own": {"auto_delete": True}}}, None),
     ],

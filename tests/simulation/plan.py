@@ -100,7 +100,7 @@ class Beside(StrEnum):
     """Whether there is a queue for woken messages."""
 
     THERE = "it is there"
-    OFF = "nobody wants it"
+    OFF = "it is not to be made"
     REFUSED = "the broker does not let it be declared"
 
 

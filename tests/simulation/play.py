@@ -136,9 +136,9 @@ class World:
             worker_soft_shutdown_timeout=self.plan.softly,
             worker_cancel_long_running_tasks_on_connection_loss=self.plan.cancels,
             dlock_broker=None if self.plan.urls else "simulated",
-            dlock_woken_queue=self.plan.beside is not Beside.OFF,
         )
         read_settings(app())
+        app().amqp.queues.create_missing = self.plan.beside is not Beside.OFF
         home = app().amqp.queues["celery"]
         home.exchange.type = "topic" if self.plan.quorum else "direct"
         home.queue_arguments = {"x-queue-type": "quorum"} if self.plan.quorum else None

@@ -42,6 +42,7 @@ def test_what_cannot_work_is_refused_at_the_start(
     with pytest.raises(ConfigurationError, match=says) as caught:
         LeaderScheduler(app)
     assert isinstance(caught.value, click.ClickException)  # which `celery beat` prints in one line
+    assert str(caught.value).startswith(f"Celery app {app.main!r}: ")
 
 
 def test_a_wrong_setting_that_shows_late_ends_beat(make: Make) -> None:

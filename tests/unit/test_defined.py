@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task, shared_task
 
-from celery_dlock import INJECTED, ConfigurationError, Lease, LockedTask, Replace, lock, locked_task
-from celery_dlock.policies import Contention, Decision, RunLater
+from celery_dlock import INJECTED, Lease, LockedTask, lock, locked_task
 from celery_dlock.runtime import runtime
 
 pytestmark = pytest.mark.usefixtures("no_shared_tasks")
@@ -114,24 +113,6 @@ def test_bare_it_locks_on_the_tasks_name() -> None:
 
     assert name.endswith(".report")
     assert keys(app.tasks[name]) == [name]
-
-
-def test_the_settings_policy_counts_where_the_task_names_none(app: Celery) -> None:
-    class Later:
-        def decide(self, contention: Contention) -> Decision:
-            return RunLater(1)
-
-    later = Later()
-    app.conf.dlock_on_contention = later
-
-    assert runtime(app).policy is later
-
-
-def test_that_the_newest_replaces_what_runs_is_no_setting_for_all_tasks(app: Celery) -> None:
-    app.conf.dlock_on_contention = Replace(running=True)
-
-    with pytest.raises(ConfigurationError, match="to each task whose body listens"):
-        runtime(app)
 
 
 def test_celerys_options_are_celerys(app: Celery) -> None:

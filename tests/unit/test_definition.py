@@ -48,7 +48,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "endless ttl": ({"key": "k", "ttl": math.inf}, "ttl"),
     "ttl that is no number": ({"key": "k", "ttl": math.nan}, "ttl"),
     "ttl in words": ({"key": "k", "ttl": "30"}, "ttl"),
-    "max_hold of 0": ({"key": "k", "max_hold": 0}, "max_hold"),
     "limit of 0": ({"key": "k", "limit": 0}, "limit"),
     "negative limit": ({"key": "k", "limit": -1}, "limit"),
     "limit that is true": ({"key": "k", "limit": True}, "limit"),

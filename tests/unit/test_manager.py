@@ -272,15 +272,6 @@ def test_a_task_that_reads_its_first_key_keeps_its_turn(store: Faulty) -> None:
     assert [store.message(key, "t:0:0") for key in KEYS] == [None, None, b"m"]
 
 
-def test_a_task_that_fails_where_the_store_does_not_answer_keeps_no_turn(store: Faulty) -> None:
-    store.late = fails_for(("enter", "a"))
-    asks = claims(keys=["a"], wait=WaitMode.QUEUE)
-    with pytest.raises(BackendUnavailable):
-        store.locks.acquire(asks, KEEPING, b"message", comes_back=False)
-    assert store.message("a", "t:0:0") is None
-    assert store.peek("a").grants == ()
-
-
 def test_the_error_is_that_of_the_request_even_when_taking_back_fails_too(store: Faulty) -> None:
     store.late = fails_for(("enter", "b"))
     store.fault = fails_for(("leave", "a"), ("leave", "b"))

@@ -170,4 +170,5 @@ def test_the_option_of_a_redis_url_is_named_and_its_value_is_not(app: Celery, op
     forget(app)
     said = error(lambda: runtime(app))
     name = option.partition("=")[0]
-    assert said == f"redis-py cannot use the option {name!r} of the URL of the lock store"
+    what = f"redis-py cannot use the option {name!r} of the URL of the lock store"
+    assert said == f"Celery app 'unit': {what}"

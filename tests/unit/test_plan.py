@@ -219,17 +219,13 @@ def test_a_retry_that_is_woken_too_early_gives_its_turn_back_once_it_is_publishe
     assert found == Resend(12.3, PAST, "it is not due", "due in 12 s", gives_back=True)
 
 
-@pytest.mark.parametrize("queues", [False, True])
-def test_without_an_answer_it_waits_in_the_broker_or_fails(queues: bool) -> None:
+def test_without_an_answer_it_waits_in_the_broker_and_an_eager_one_fails() -> None:
     error = BackendUnavailable("no answer")
     event = events.Unavailable(SUBJECT, "no answer")
-    facts = replace(FACTS, queues=queues)
-    # Where it fails, the message of one that queues may wait in the store
-    failed = fails(error, event, gives_back=queues)
-    assert simply(unanswered(facts, error, _half, fails=True)) == failed
-    assert simply(unanswered(replace(facts, eager=True), error, _half, fails=False)) == failed
+    failed = fails(error, event, gives_back=False)
+    assert simply(unanswered(replace(FACTS, eager=True), error, _half)) == failed
     again = Resend(1.0, replace(PAST, unavailable=2), "no answer", error, event)
-    assert simply(unanswered(facts, error, _half, fails=False)) == simply(again)
+    assert simply(unanswered(FACTS, error, _half)) == simply(again)
 
 
 LOST, STALE = LockLost(KEY, "gone"), StaleFencingToken("table", 1, 2)

@@ -9,7 +9,8 @@ import pytest
 from celery import Celery
 
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.policies.shipped import Skip
+from celery_dlock.monitoring.history_reader import HistoryReader
+from celery_dlock.runtime import runtime
 from celery_dlock.settings import HistoryOptions, Settings
 from celery_dlock.stores.base import Copies, LockBackend, Trait
 from celery_dlock.stores.memory import MemoryBackend
@@ -32,8 +33,6 @@ def test_a_url_is_all_that_is_needed() -> None:
         require=frozenset(),
         ttl=30.0,
         max_hold=None,
-        on_contention=None,
-        on_unavailable="reschedule",
         key_prefix="dlock",
         done_ttl=None,
         fencing_epoch=0,
@@ -49,15 +48,12 @@ def test_every_setting_is_read() -> None:
         "dlock_require": ["multi-process", Trait.DURABLE],
         "dlock_ttl": 5,
         "dlock_max_hold": 60,
-        "dlock_on_contention": (policy := Skip()),
-        "dlock_on_unavailable": "fail",
         "dlock_key_prefix": "shop:locks",
         "dlock_done_ttl": 0,
         "dlock_fencing_epoch": 1023,
         "dlock_backend_options": {"timeout": 2},
         "dlock_sinks": ["shop.locks.count", print],
         "dlock_history": {"url": "sqlite:///history.db", "keep": 3600},
-        "dlock_woken_queue": False,
         "dlock_doctor_ignore": {"redis-aof": "locks only"},
     }
 
@@ -66,15 +62,12 @@ def test_every_setting_is_read() -> None:
         require=frozenset({Trait.MULTI_PROCESS, Trait.DURABLE}),
         ttl=5.0,
         max_hold=60.0,
-        on_contention=policy,
-        on_unavailable="fail",
         key_prefix="shop:locks",
         done_ttl=0.0,
         fencing_epoch=1023,
         backend_options={"timeout": 2},
         sinks=("shop.locks.count", print),
         history=HistoryOptions("sqlite:///history.db", 3600.0),
-        woken_queue=False,
         doctor_ignore={"redis-aof": "locks only"},
     )
 
@@ -136,6 +129,48 @@ def test_an_unknown_setting_names_the_nearest(namespace: str | None, key: str, m
         Settings.from_conf(app.conf)
 
 
+@pytest.mark.parametrize("key", ["dlock_on_lost", "dlock_unique"])
+def test_one_like_no_setting_is_led_to_all_of_them_and_to_the_options_of_tasks(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}; known: .*dlock_ttl.*base class has it"):
+        read(**{key: "done"})
+
+
+@pytest.mark.parametrize(("main", "named"), [("shop", "shop"), (None, "__main__")])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"dlock_url": "memory://", "dlock_tll": 3},
+        {"dlock_url": "rediss+nothing://"},
+        {"dlock_url": "memory://", "dlock_require": ["durable"]},
+        {"dlock_url": "memory://", "dlock_sinks": ["nowhere.to.count"]},
+        {"dlock_url": "memory://", "dlock_history": 3},
+    ],
+)
+def test_an_error_names_the_application(main: str | None, named: str, conf: dict[str, Any]) -> None:
+    app = Celery(main, set_as_current=False)
+    app.conf.update(conf)
+
+    with pytest.raises(ConfigurationError, match=f"^Celery app '{named}': [^:]") as caught:
+        runtime(app)
+    assert str(caught.value).count("Celery app") == 1
+
+
+@pytest.mark.parametrize(
+    ("conf", "what"),
+    [
+        ({"dlock_url": "sqlite:///x.db"}, "dlock_history is not set"),
+        ({"dlock_history": "sqlite:///x.db"}, "dlock_url is not set"),
+    ],
+)
+def test_an_error_about_the_history_names_the_application(conf: dict[str, Any], what: str) -> None:
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(conf)
+
+    with pytest.raises(ConfigurationError, match=f"^Celery app 'shop': {what}"):
+        HistoryReader.from_app(app)
+
+
 def test_a_constant_that_feeds_a_setting_is_no_misspelling() -> None:
     app = app_of(None, DLOCK_URL="memory://", dlock_url="memory://", DLOCK_HOSTS=["a"])
 
@@ -155,7 +190,6 @@ WRONG: dict[str, list[Any]] = {
     "require": ["durable", 3],
     "ttl": [0, -1, "30", True, NAN, INFINITE, 10**400],
     "max_hold": [0],
-    "on_unavailable": ["ignore"],
     "key_prefix": ["", "a b", "{a}", 3],
     "done_ttl": [-1],
     "fencing_epoch": [-1, 1024, 1.0, True],
@@ -163,7 +197,6 @@ WRONG: dict[str, list[Any]] = {
     "sinks": ["shop.locks.count", ["count"], ["promtheus"], [3], [[]]],
     "history": [3, "history.db", {}, *({"url": "sqlite://", **more} for more in KEPT)],
     "doctor_ignore": [["redis-aof"], {"redis-aof": True}, {"redis-aof": " "}, {3: "why"}],
-    "woken_queue": ["{queue}.woken"],
 }
 
 

@@ -14,7 +14,7 @@ from celery import Celery, Task, _state, shared_task
 from celery._state import _on_app_finalizers
 from celery.signals import before_task_publish
 
-from celery_dlock import ConfigurationError, LockedTask, Skip, locked_task
+from celery_dlock import ConfigurationError, LockedTask, Queue, Skip, locked_task
 
 
 class InContext(Task):  # type: ignore[misc]
@@ -208,6 +208,7 @@ def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool, k
         lock_key = "tenants"
         lock_ttl = 60
         lock_limit = 5
+        lock_on_contention = "queue"
 
     app = application() if based else application(task_cls=Ours)
     options: dict[str, Any] = {"base": Ours} if based else {}
@@ -218,4 +219,4 @@ def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool, k
     theirs, own = app.tasks["charge"].lock_definition, app.tasks["own"].lock_definition
     assert (theirs.label, theirs.ttl, theirs.access[0].limit) == ("tenants", 60, 5)
     assert (own.label, own.ttl, own.access[0].limit) == ("order:{order}", 10, 1)
-    assert own.policy == Skip()
+    assert (theirs.policy, own.policy) == (Queue(), Skip())

@@ -19,10 +19,10 @@ ORDERS = Exchange("orders", type="direct")
 TOPICS = Exchange("topics", type="topic")
 
 
-def queues(*known: Queue, enabled: bool = True, **conf: Any) -> WokenQueues:
+def queues(*known: Queue, **conf: Any) -> WokenQueues:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.update(task_queues=known or None, **conf)
-    return WokenQueues(app, enabled=enabled)
+    return WokenQueues(app)
 
 
 def name_of(queue: Any) -> str | None:
@@ -62,17 +62,16 @@ def test_one_that_is_configured_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("enabled", "queue", "name"),
+    ("queue", "name"),
     [
-        (True, "celery", "celery.woken"),
-        (True, "orders.fifo", "orders.woken.fifo"),
-        (True, "celery.woken", None),
-        (True, "orders.woken.fifo", None),
-        (False, "celery", None),
+        ("celery", "celery.woken"),
+        ("orders.fifo", "orders.woken.fifo"),
+        ("celery.woken", None),
+        ("orders.woken.fifo", None),
     ],
 )
-def test_its_name(enabled: bool, queue: str, name: str | None) -> None:
-    found = queues(enabled=enabled)
+def test_its_name(queue: str, name: str | None) -> None:
+    found = queues()
     assert name_of(found.beside(Queue(queue, ORDERS, queue))) == name
     assert found.why_not(Queue(queue, ORDERS, queue)) is None
 
@@ -147,15 +146,13 @@ def test_the_only_queue_of_a_message_is_known(exchange: str, key: str, name: str
     assert name_of(found.of_message(exchange, key)) == name
 
 
-def test_where_there_are_none_no_message_has_one() -> None:
-    assert queues(enabled=False).of_message("", "celery") is None
-
-
 class Refusing:
     """A connection whose channels are refused, with these errors, one after the other."""
 
-    recoverable_connection_errors = (ConnectionResetError,)
-    transport = SimpleNamespace(driver_type="amqp")
+    connection_errors = ()
+    transport = SimpleNamespace(
+        driver_type="amqp", recoverable_connection_errors=(ConnectionResetError,)
+    )
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -19,10 +19,7 @@ CHILDREN = 40
 
 
 def on_etcd(make_lab: MakeLab, server: EtcdServer, **celery: object) -> Lab:
-    return make_lab(
-        celery={"dlock_url": server.url, "dlock_on_unavailable": "fail", **celery},
-        sweeps_every=0.02,
-    )
+    return make_lab(celery={"dlock_url": server.url, **celery}, sweeps_every=0.02)
 
 
 def connected(process: psutil.Process, server: EtcdServer) -> bool:

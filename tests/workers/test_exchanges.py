@@ -29,7 +29,7 @@ def desk(redis_server: RedisServer) -> Iterator[Desk]:
     """Over a broker of which kombu knows exchanges only in the memory of a connection."""
     queues = [Queue("celery"), Queue("events", Exchange("events", type="topic"), "ev.#")]
     conf = {**over_redis(redis_server.port), "task_default_queue": "celery"}
-    with open_desk(**conf, task_queues=queues, dlock_woken_queue=False) as desk:
+    with open_desk(**conf, task_queues=queues, task_create_missing_queues=False) as desk:
         yield desk
         forget(desk.app)
         close(desk.app)

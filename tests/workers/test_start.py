@@ -54,8 +54,9 @@ def test_it_does_not_start_with(tmp_path: Path, what: str) -> None:
     config, text = CASES[what]
     with open_desk(**{"dlock_url": f"sqlite:///{tmp_path / 'locks.db'}", **config}) as desk:
         desk.patch.setattr("celery_dlock.runtime.will_fork", forget)  # which this process will not
-        with pytest.raises(ConfigurationError, match=re.escape(text)):
+        with pytest.raises(ConfigurationError, match=re.escape(text)) as refused:
             CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=TaskPool))
+        assert str(refused.value).startswith(f"Celery app {desk.app.main!r}: ")
         forget(desk.app)
 
 
@@ -185,7 +186,7 @@ def test_nor_in_the_log_of_a_worker_that_does_not_start(make_lab: MakeLab) -> No
         worker.kill()
 
     assert " ready." not in worker.log
-    assert "\nError: redis-py cannot use the URL of the lock store" in worker.log
+    assert "\nError: Celery app 'lab': redis-py cannot use the URL of the lock store" in worker.log
     assert "Traceback" not in worker.log
     assert SECRET not in worker.log
 

@@ -17,10 +17,9 @@ from kombu.exceptions import EncodeError
 from kombu.serialization import register, unregister
 
 from celery_dlock import BackendUnavailable, lock
-from celery_dlock.core.state import Claim, EnterVerdict, Park
+from celery_dlock.core.state import Claim
 from celery_dlock.delivery.publish import publish_again
 from celery_dlock.runtime import runtime
-from celery_dlock.stores.base import Reply
 from tests.services.desk import Desk, open_desk
 from tests.services.ports import free_ports
 from tests.services.unique import without_answer
@@ -172,38 +171,6 @@ def test_nothing_is_taken_back_after_the_message_was_published_again(desk: Desk)
     # The copy, which may run elsewhere at once, meets nothing of this attempt any more
     assert happened == ["enter", "leave", "publish"]
     assert desk.holders("order:42") == []
-
-
-def test_with_on_unavailable_fail_the_task_fails(nowhere: str) -> None:
-    with open_desk(dlock_url=nowhere, dlock_on_unavailable="fail") as desk:
-        charge = charging(desk)
-        result = charge.apply_async(("42",))
-        desk.deliver()
-
-        assert result.state == "FAILURE"
-        assert isinstance(result.result, BackendUnavailable)
-        assert desk.size() == 0
-
-
-def test_what_has_failed_so_does_not_run_later_though_its_message_came_to_wait() -> None:
-    with open_desk(dlock_on_unavailable="fail") as desk:
-        charge = charging(desk, on_contention="queue")
-        store = desk.store
-        enter = store.enter
-
-        def unheard(claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
-            assert isinstance(enter(claim, message).verdict, Park)
-            raise BackendUnavailable("the answer was lost")
-
-        # Given a task that is put into its queue, and a worker that does not hear of it
-        with lock("order:42", app=desk.app, timeout=0):
-            with desk.patch.context() as patch:
-                patch.setattr(store, "enter", unheard)
-                result = charge.delay("42")
-                desk.deliver()
-            assert result.state == "FAILURE"
-        desk.deliver_all()
-        assert desk.ran == []
 
 
 def charge_on(desk: Desk, *, acks_late: bool, serializer: str | None = None) -> str:

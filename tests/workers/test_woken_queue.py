@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
 from celery_dlock import lock
@@ -75,21 +76,72 @@ def test_it_says_that_it_came_by_its_own_queue_and_its_retry_goes_there(lab: Lab
 
 
 @pytest.mark.server("redis")
+def test_one_of_the_configuration_is_the_same(redis_server: RedisServer, tmp_path: Path) -> None:
+    # Given both queues in task_queues, as where the broker lets nobody declare one
+    celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path)}
+    home = celery["task_default_queue"]
+    celery["task_queues"] = {
+        home: {"routing_key": home},
+        f"{home}.woken": {"routing_key": f"{home}.woken", "no_declare": True},
+    }
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
+
+    with lab.worker("prefork", concurrency=2):
+        held(lab, "again")
+        sent = [lab.app.tasks["apply"].delay("again", number, again=0.01) for number in (1, 2)]
+        parked(lab, "again", 2)
+        lab.go("again")
+        done(sent)
+        nothing_is_left(lab, "again")
+
+    entries = [e for e in lab.journal.read("start", order="again") if e["number"]]
+    assert len(entries) == 4
+    assert {e["way"] for e in entries} == {home}
+    close(lab.app)
+
+
+def may_not_touch_it(port: int, celery: dict[str, Any]) -> dict[str, Any]:
+    """As a user of Redis whom its keys are refused."""
+    home = celery["task_default_queue"]
+    keys = [home, f"{home}\x06\x16*", "unacked*", "_kombu*"]
+    with redis.Redis(port=port) as client:
+        client.acl_setuser(
+            home, enabled=True, passwords="+pw", keys=keys, channels="*", commands=["+@all"]
+        )
+    login = f"redis://{home}:pw@"
+    return {**celery, "broker_url": celery["broker_url"].replace("redis://", login)}
+
+
+def is_to_make_none(port: int, celery: dict[str, Any]) -> dict[str, Any]:
+    queues: dict[str, Any] = {celery["task_default_queue"]: {}}
+    return {**celery, "task_queues": queues, "task_create_missing_queues": False}
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [(may_not_touch_it, "cannot declare"), (is_to_make_none, "task_create_missing_queues is off")],
+)
 def test_who_does_not_look_at_it_is_sent_the_message_once_more(
-    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Callable[[int, dict[str, Any]], dict[str, Any]],
+    said: str,
 ) -> None:
-    # Given a worker that takes nothing from such queues, and a publisher that knows of them
+    # Given a worker that can take nothing from such queues, and a publisher that makes one
     celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path)}
     lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue as published"}})
-    without = {**celery, "dlock_woken_queue": False}
+    without = refused(redis_server.port, celery)
     monkeypatch.setattr(turns, "WAKE_AGAIN_FIRST", 500_000)
 
-    with lab.worker("prefork", concurrency=2, celery=without, sweeps_every=0.2):
+    with lab.worker("prefork", concurrency=2, celery=without, sweeps_every=0.2) as worker:
         # When the publisher takes a place where nobody is before
         result = lab.app.tasks["apply"].delay("first", 1)
 
         assert result.get(timeout=60) == 1
         freed(lab, "first")  # else the worker is killed before the store knows, and it runs again
+        assert said in worker.log
     home, _ = queues_of(lab.app)
     assert [e["way"] for e in lab.journal.read("start")] == [home]
 

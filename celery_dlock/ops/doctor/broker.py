@@ -306,7 +306,7 @@ class Broker:
 
     def without_woken_queue(self) -> str:
         """The queues whose woken messages go to their end, though that could be otherwise."""
-        queues = WokenQueues(self.case.app, enabled=self.case.settings.woken_queue)
+        queues = WokenQueues(self.case.app)
         lasting = [q for q in self.case.app.amqp.queues.values() if not q.auto_delete]
         why = {queue.name: reason for queue in lasting if (reason := queues.why_not(queue))}
         return "; ".join(f"beside {name} there is no queue: {why[name]}" for name in why)
@@ -438,7 +438,7 @@ def _undeclared(case: Case, connection: Any, driver: str, place: str) -> Iterato
 
 def _beside(case: Case) -> Mapping[str, Any]:
     """The queues for woken messages, by the name of the queue that each is beside."""
-    woken = WokenQueues(case.app, enabled=case.settings.woken_queue)
+    woken = WokenQueues(case.app)
     beside = {home.name: woken.beside(home) for home in list(case.app.amqp.queues.values())}
     return {home: queue for home, queue in beside.items() if queue is not None}
 

@@ -161,7 +161,7 @@ def _examine(app: Any, clock: Clock, read_only: bool) -> Iterator[Finding]:
         locks = runtime(app)
         check_leases(app, locks)
         check_broker(locks)
-        check_countdowns(app, locks.policy)
+        check_countdowns(app)
     except Exception as exc:  # a sink that cannot be imported, a task that is defined wrongly
         yield from judged(SETTINGS, exc, "settings")
         return

@@ -57,8 +57,8 @@ class Locked:
         definition, locks = task.lock_definition, runtime(case.app)
         limit = task.time_limit or case.conf.task_time_limit
         return cls(
-            *(name, task, case.conf, definition.policy_in(locks.policy)),
-            longest=limit or definition.max_hold or case.settings.max_hold or 0.0,
+            *(name, task, case.conf, definition.policy),
+            longest=limit or case.settings.max_hold or 0.0,
             fenced="fencing_token" in definition.injects,
             unique=definition.unique and definition.unique.options,
             newest_wins=definition.newest_wins,
@@ -134,7 +134,7 @@ CHECKS: Mapping[str, Check[Locked]] = {
     ),
     "tasks-time-limit": Weak(
         lambda task: not task.longest and task,
-        "it has no time limit, and no max_hold",
+        "it has no time limit, and dlock_max_hold is not set",
         promise="A body that hangs holds its key for ever.{0.comes_again}",
         fix="task_time_limit, or dlock_max_hold",
     ),
