@@ -12,6 +12,7 @@ from celery_dlock import (
     FullJitter,
     LockContended,
     LockTimeout,
+    Queue,
     Reschedule,
     Wait,
     lock,
@@ -167,6 +168,20 @@ def test_who_comes_back_has_not_waited_while_it_was_on_hold(desk: Desk, before: 
         sent.get()
     assert desk.happened(TimedOut)
     assert steps == pytest.approx((600 - before) / 25, abs=2)
+
+
+def test_who_waits_at_another_of_its_keys_loses_patience(desk: Desk) -> None:
+    @desk.locked(["a:{order}", "all"], on_contention=Queue(max_wait=60))
+    def charge(order: int) -> None: ...
+
+    put_on_hold(desk, "all")
+    with lock("a:42", app=desk.app, ttl=HOUR, timeout=0):
+        sent = charge.delay(42)
+        desk.deliver_all()
+        desk.passes(60)
+        desk.deliver_all()
+
+    assert isinstance(desk.result(sent.id).result, LockTimeout)
 
 
 def test_a_parent_on_hold_closes_what_is_below_it(desk: Desk) -> None:
