@@ -256,9 +256,13 @@ def test_a_lost_lock_is_an_error_at_the_end_of_a_block(
 
 
 def test_a_loss_that_another_thread_is_about_to_tell_is_an_error_too(desk: Desk) -> None:
-    with pytest.raises(LockLost, match="paused"), lock(KEY, app=desk.app) as lease:
-        lease.terms[0].lose("the process was paused")
-        assert lease.terms[0].first_to_tell()  # as the keeper's thread, which has not yet
+    block = on_stack(lock(KEY, app=desk.app))
+    term = next(block).terms[0]
+    term.lose("the process was paused")
+    assert term.first_to_tell()  # as the keeper's thread, which has not yet
+
+    with pytest.raises(LockLost, match="paused"):
+        next(block)
 
 
 def test_a_lost_lock_that_is_released_is_an_error_and_may_be_acquired_again(desk: Desk) -> None:
@@ -270,9 +274,14 @@ def test_a_lost_lock_that_is_released_is_an_error_and_may_be_acquired_again(desk
 
 
 def test_a_nested_block_tells_of_a_loss_and_so_does_the_one_around_it(desk: Desk) -> None:
-    with pytest.raises(LockLost, match="paused"), lock(KEY, app=desk.app) as lease:
-        with pytest.raises(LockLost, match="paused.*has run"), lock(KEY, app=desk.app):
-            lease.terms[0].lose("the process was paused")
+    around, nested = (on_stack(lock(KEY, app=desk.app)) for _ in range(2))
+    lease = next(around)
+    next(nested)
+    lease.terms[0].lose("the process was paused")
+
+    for block in (nested, around):
+        with pytest.raises(LockLost, match="paused"):
+            next(block)
 
 
 def test_the_result_of_a_direct_call_stands_as_that_of_a_task(desk: Desk) -> None:
