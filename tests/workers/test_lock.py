@@ -162,11 +162,14 @@ def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(desk:
     def after_an_hour_of_sleep(clock: int) -> float:
         return awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME)
 
-    lease = lock("k", app=desk.app, ttl=30).acquire()
+    block = lock("k", app=desk.app, ttl=30)
+    lease = block.acquire()
     lease.check()
     desk.patch.setattr(time, "clock_gettime", after_an_hour_of_sleep)
     with pytest.raises(LockLost, match="not renewed in time"):
         lease.check()
+    with pytest.raises(LockLost, match="has run"):
+        block.release()
 
 
 def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
