@@ -107,7 +107,10 @@ class DuplicateTask(DLockError):
 
 
 class LockLost(DLockError):
-    """The lease of *key* is lost, or can no longer be trusted; *reason* says why."""
+    """The lease of *key* is lost, or can no longer be trusted; *reason* says why.
+
+    At the end of a :func:`~celery_dlock.lock` block it also says that the block has run.
+    """
 
     def __init__(self, key: str, reason: str = "the lease has expired") -> None:
         super().__init__(key, reason)

@@ -192,9 +192,6 @@ def _take_turn(
     if ending is not None:
         if grant.taker not in ("", claim.nonce):
             return state, Drop(Reason.WAITING)
-        if ending is Ending.TIMED_OUT and claim.more_time:
-            longer = replace(grant, gives_up=now + claim.more_time - state.paused)
-            return to_head(drop_grant(state, claim.task), claim, longer, now), _park(state)
         taken = replace(grant, ending=ending)
         if grant.parked:  # else nobody would wake another one if this one dies
             taken = replace(taken, taker=claim.nonce, due=now + claim.ttl)

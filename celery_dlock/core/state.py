@@ -112,8 +112,7 @@ class Claim:
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
     of its ``name`` makes room when it is full, or this one has to go, and ``keep`` whether the
     store has the message also while the task runs. ``ordered`` is whether the order was promised
-    to whoever published it: then nobody overtakes it, however long it takes. If it was woken to
-    time out, it goes on waiting for ``more_time``.
+    to whoever published it: then nobody overtakes it, however long it takes.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
@@ -138,7 +137,6 @@ class Claim:
     done_ttl: int = 0
     cooldown: int = 0
     gives_up: int = 0
-    more_time: int = 0
     max_waiting: int = 0
     drop_oldest: bool = False
     keep: bool = False

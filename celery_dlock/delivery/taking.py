@@ -19,12 +19,11 @@ from celery_dlock.core.access import LimitUnknown
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.events import Contended
-from celery_dlock.core.lease import SECOND, Lease
+from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import (
     Busy,
     Drop,
     End,
-    Ending,
     Mode,
     Park,
     Reason,
@@ -53,10 +52,8 @@ from celery_dlock.errors import (
     BackendUnavailable,
     ConfigurationError,
     LockLost,
-    LockTimeout,
     StaleFencingToken,
 )
-from celery_dlock.locks.hold_periods import time_on_hold
 from celery_dlock.locks.refused import Refused
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.messages.headers import HISTORY, predecessor
@@ -176,12 +173,8 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             if waited_before is None:
                 waited_before = _waited_before(execution, answer, arrived)
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
-            facts, first = execution.facts(since, waited), stay_until == 0
-            decision = _decision(execution, facts, answer, first=first)
-            if _times_out(answer, decision):
-                waited -= _time_on_hold(execution, answer, waited_before, waited - waited_before)
-                facts = execution.facts(since, waited)
-                decision = _decision(execution, facts, answer, first=False)
+            facts = execution.facts(since, waited)
+            decision = _decision(execution, facts, answer, first=stay_until == 0)
             if isinstance(decision, Complete | GiveUp):
                 facts = replace(facts, follows=_follows_the_holder(execution, answer))
             next_step = plan(facts, answer, decision)
@@ -218,30 +211,6 @@ def _waited_before(execution: Execution, refused: Refused, arrived: float) -> fl
         began = time.time() - refused.on_hold_for
         execution.history = execution.history.on_hold(began, arrived)
     return execution.history.waited(arrived)
-
-
-def _times_out(refused: Refused, decision: Decision | None) -> bool:
-    if isinstance(refused.verdict, End):
-        return refused.verdict.ending is Ending.TIMED_OUT
-    return isinstance(decision, GiveUp) and isinstance(decision.error, LockTimeout)
-
-
-def _time_on_hold(
-    execution: Execution, refused: Refused, waited_before: float, in_slot: float
-) -> float:
-    """Seconds of those *waited_before* for which one of its keys was on hold, and that still count.
-
-    Those of the key that refuses it now do not any more, and in its slot, where it is for so
-    long (*in_slot*), it waits no longer than ever. A store that does not answer gives none back.
-    """
-    store, keys = execution.runtime.backend, set(execution.keys.all)
-    if not isinstance(refused.verdict, End):
-        keys.discard(refused.claim.key)
-    try:
-        ends = store.now() - round(in_slot * SECOND) if keys else 0
-        return time_on_hold(store, keys, ends - round(waited_before * SECOND), ends) / SECOND
-    except BackendUnavailable:
-        return 0.0
 
 
 def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:

@@ -40,8 +40,8 @@ class Hold:
     Without a lease its ``claims`` are released in the end. ``strike`` is called with the key and
     the reason as soon as a key is lost, while the body may still run; ``after_loss`` with the lease
     after the event of the loss. A hold that ``ends_once`` emits one event when it is given back:
-    that it was released, or else that it was lost. ``loss`` is the first loss that was an event.
-    Where nothing ``is_heard`` of a lock that is taken and released, these are no events.
+    that it was released, or else that it was lost. When it is given back, ``loss`` is the first
+    loss. Where nothing ``is_heard`` of a lock that is taken and released, these are no events.
     """
 
     manager: LockManager
@@ -185,11 +185,11 @@ class Hold:
         """Also those noticed only now: the process was stopped, or renewal starved."""
         for term in terms:
             if term.noticed:
+                self.loss = self.loss or LockLost(term.key, term.noticed)
                 self._tell(lease, term, term.noticed)
 
     def _tell(self, lease: Lease, term: Term, reason: str) -> None:
         if term.first_to_tell():
-            self.loss = self.loss or LockLost(term.key, reason)
             self.emit(Lost(self.subject, term.key, reason, term.replaced))
             if self.after_loss is not None:
                 self.after_loss(lease)

@@ -26,7 +26,6 @@ from celery_dlock.core.lease import (
 from celery_dlock.core.state import (
     Busy,
     Claim,
-    End,
     EnterVerdict,
     Left,
     Mode,
@@ -36,7 +35,6 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
-from celery_dlock.locks.hold_periods import more_time
 from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnDoubt, OnLost
 from celery_dlock.locks.other_keys import OtherKeys, Request
 from celery_dlock.locks.pending_releases import PendingReleases
@@ -148,10 +146,7 @@ class LockManager:
             raise
 
     def _ask(self, claim: Claim, message: bytes | None, request: Request) -> EnterVerdict:
-        """Enter *claim*; with a turn at a later limit it only waits for another task.
-
-        The task goes on waiting if it was woken to time out, and a hold has taken its time.
-        """
+        """Enter *claim*; with a turn at a later limit it only waits for another task."""
         verdict: EnterVerdict | None = None
         claims, turn = request.claims, request.turn_at_limit if request.woken else None
         if turn is not None and claims.index(claim) < claims.index(turn):
@@ -159,11 +154,6 @@ class LockManager:
             verdict = self._verdict(self._backend.enter(looks, message))
         if verdict is None or isinstance(verdict, Busy | Same):
             verdict = self._verdict(self._backend.enter(claim, message))
-        if isinstance(verdict, End):
-            longer = more_time(self._backend, claim, verdict, claims)
-            if longer:
-                claim = replace(claim, more_time=longer)
-                verdict = self._verdict(self._backend.enter(claim, message))
         return verdict
 
     def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:

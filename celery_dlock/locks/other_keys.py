@@ -40,7 +40,6 @@ from celery_dlock.core.state import (
     WaitMode,
     task_id_of,
 )
-from celery_dlock.locks.hold_periods import more_time
 from celery_dlock.locks.refused import Refused
 
 if TYPE_CHECKING:
@@ -173,10 +172,7 @@ class OtherKeys:
                 ends = self._give_turn_back(later, keeps_rank=claim.mode is not Mode.SHARED)
             else:
                 continue
-            if ends is not None and more_time(self._backend, later, ends, claims):
-                # It waits at *claim* now
-                self._heard(self._backend.leave(later, Outcome.OVER))
-            elif ends is not None:
+            if ends is not None:
                 return Refused(later, ends), []
         return refused, kept
 

@@ -18,11 +18,9 @@ from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import PutOnHold
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.locks.hold_periods import note_period
 from celery_dlock.ops.actions import carry_out
 from celery_dlock.ops.event_text import Clock
 from celery_dlock.ops.overview import OnHold
-from celery_dlock.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
 
@@ -56,7 +54,7 @@ def put_on_hold(app: Any, key: str, lasts: float, because: str, by: str, was: st
     if key.startswith(leader.KEYS):
         raise ConfigurationError(f"a beat leads by {key!r}: such a key is not put on hold")
     name, lasts_for = uuid.uuid4().hex, max(1, round(lasts * SECOND))
-    done = _put(app, PutOnHold(key, was, name, by, because, lasts_for))
+    done = carry_out(app, PutOnHold(key, was, name, by, because, lasts_for))
     if done:
         logger.info("%r is on hold for %g s, by %s: %s", key, lasts, by, because)
     return done
@@ -67,17 +65,9 @@ def end_hold(app: Any, key: str, name: str) -> bool:
 
     Raises :exc:`~celery_dlock.BackendUnavailable`; whether it has ended is then unknown.
     """
-    done = _put(app, PutOnHold(key, name, "", "", "", 0))
+    done = carry_out(app, PutOnHold(key, name, "", "", "", 0))
     if done:
         logger.info("%r is on hold no more, by an operator", key)
-    return done
-
-
-def _put(app: Any, hold: PutOnHold) -> bool:
-    """Apply *hold*, and note for how long the key is closed; whether the key is on it now."""
-    done = carry_out(app, hold)
-    if done:
-        note_period(runtime(app).existing_store(), hold.key, hold.lasts)
     return done
 
 

@@ -135,7 +135,22 @@ class Acquisition:
         """
         for key, term in self.outer_terms.items():
             if term.lost and (raises or term.leaves):
-                raise LockLost(key, term.lost)
+                raise _has_run(key, term.lost)
+
+    def check_own(self) -> None:
+        """Raise :exc:`LockLost` if a key of its own was lost before it was given back."""
+        loss = self.hold.loss
+        if loss is not None:
+            raise _has_run(loss.key, loss.reason)
+
+
+def _has_run(key: str, reason: str) -> LockLost:
+    """The error at the end of a block that nothing has interrupted."""
+    return LockLost(
+        key,
+        f"{reason}. The block has run to its end all the same, maybe while another held the key: "
+        "look at lease.lost in it, before what cannot be undone",
+    )
 
 
 def _outer_terms(app_runtime: Runtime, keys: Keys) -> dict[str, Term]:

@@ -22,7 +22,7 @@ from contextlib import (
 )
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from celery import current_app
 
@@ -52,7 +52,6 @@ def lock(
     ttl: float | None = None,
     timeout: float = 5.0,
     parents: str | Sequence[str] = (),
-    on_lost: Literal["flag", "raise"] = "flag",
     **options: Unpack[KeyOptions],
 ) -> Block:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
@@ -66,9 +65,8 @@ def lock(
     may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. *parents* are keys that
     the block holds for reading: an exclusive lock on one of them waits for the block, and the block
     waits for it. *limit*, *shared* and *cooldown* are those of :func:`~celery_dlock.locked_task`; a
-    cooldown begins with the block. *on_lost* says what happens at the end of a block whose lock was
-    lost meanwhile: ``"raise"`` raises :exc:`~celery_dlock.LockLost`, unless the block ends with an
-    error of its own; with ``"flag"`` it ends as usual. Neither interrupts the block.
+    cooldown begins with the block. Nothing interrupts a block whose lock is lost: look at
+    :attr:`Lease.lost <celery_dlock.Lease.lost>` inside.
 
     It raises
 
@@ -78,8 +76,9 @@ def lock(
     * :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or if the running code holds
       the key in another mode;
     * :exc:`~celery_dlock.LockLost` if the running code held the key and has lost it, or if the
-      process was paused before the block began; and at the end of a block that ran under the lease
-      of a block around it, if that has ended first;
+      process was paused before the block began. Also at the end of a block, which has run by then:
+      if its lock was lost meanwhile, or if it ran under the lease of a block around it and that
+      has ended first. An error of the block's own goes on instead;
     * :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
     """
     for name in options.keys() - KeyOptions.__annotations__.keys():
@@ -89,10 +88,6 @@ def lock(
         raise ConfigurationError("limit= of lock() is a number: no task is called that it is about")
     if not listed:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
-    if on_lost not in ("flag", "raise"):
-        raise ConfigurationError(
-            f"on_lost of lock() is 'flag' or 'raise', got {on_lost!r}: nothing interrupts a block"
-        )
     timeout = duration("timeout", timeout, zero=True)
     app = app or current_app
     keys = Keys.of(
@@ -107,7 +102,7 @@ def lock(
         ttl=optional_duration("ttl", ttl),
         timeout=timeout,
     )
-    return Block(app, keys, timeout, begin, raises=on_lost == "raise")
+    return Block(app, keys, timeout, begin)
 
 
 class Block:
@@ -117,12 +112,11 @@ class Block:
     it is acquired once at a time, and any thread may release it.
     """
 
-    def __init__(self, app: Any, keys: Keys, timeout: float, begin: Begin, *, raises: bool) -> None:
+    def __init__(self, app: Any, keys: Keys, timeout: float, begin: Begin) -> None:
         self._app = app
         self._keys = keys
         self._timeout = timeout
         self._begin = begin
-        self._raises = raises
         self._entered: Entered[AbstractContextManager[Lease]] = Entered()
         self._awaited: Entered[AbstractAsyncContextManager[Lease]] = Entered()
         self._one_owner = threading.Lock()  # from acquire() to release()
@@ -155,7 +149,7 @@ class Block:
         """Release the lock that :meth:`acquire` has taken, and never that of a later owner.
 
         Raises :exc:`RuntimeError` if it is not acquired, or is already released, and
-        :exc:`~celery_dlock.LockLost` if it was lost and ``on_lost`` is ``"raise"``.
+        :exc:`~celery_dlock.LockLost` if it was lost.
         """
         try:
             block = self._acquired.pop()  # in one step, so one of two threads has it
@@ -214,7 +208,7 @@ class Block:
 
     async def __aenter__(self) -> Lease:
         frame = _caller()
-        block = _locked_async_block(self._app, self._begin, raises=self._raises)
+        block = _locked_async_block(self._app, self._begin)
         lease = await block.__aenter__()
         self._awaited.add(block, frame)
         return lease
@@ -230,7 +224,7 @@ class Block:
     def _block(self, *, current: bool = True) -> AbstractContextManager[Lease]:
         if self._timeout:
             _refuse_to_block_a_loop(self._timeout)
-        return locked_block(self._begin, current=current, raises=self._raises)
+        return locked_block(self._begin, current=current, raises=True)
 
 
 #: Acquired blocks, which the garbage collector must not release while only their lease is kept.
@@ -277,8 +271,9 @@ def _refuse_to_block_a_loop(timeout: float) -> None:
 def locked_block(begin: Begin, *, current: bool = True, raises: bool = False) -> Iterator[Lease]:
     """Run the block under the keys of an acquisition; its lease is *current* in the running code.
 
-    If the block ends without an error and has lost a lock, it *raises* that. If it is nested and
-    the code around it has released a key first, it always does.
+    If the block ends without an error and has lost a lock, it *raises* that, unless it is a direct
+    call, whose result stands as that of a task. If it is nested and the code around it has released
+    a key first, it always does.
     """
     acquisition = begin()
     try:
@@ -299,13 +294,13 @@ def locked_block(begin: Begin, *, current: bool = True, raises: bool = False) ->
             # A soft time limit may have interrupted this, and the keeper would renew for ever.
             acquisition.hold.give_back(Outcome.OVER)
             raise
-    if raises and acquisition.hold.loss is not None:
-        raise acquisition.hold.loss
+    if raises:
+        acquisition.check_own()
 
 
 @asynccontextmanager
-async def _locked_async_block(app: Any, begin: Begin, *, raises: bool) -> AsyncIterator[Lease]:
-    """The same for a coroutine. If it is cancelled, a thread releases what the store granted."""
+async def _locked_async_block(app: Any, begin: Begin) -> AsyncIterator[Lease]:
+    """The block of a coroutine. If it is cancelled, a thread releases what the store granted."""
     import asyncio
 
     from celery_dlock.tasks.event_loop import Calls
@@ -325,11 +320,10 @@ async def _locked_async_block(app: Any, begin: Begin, *, raises: bool) -> AsyncI
     try:
         with holding(lease, acquisition.runtime.backend):
             yield lease
-            acquisition.check_outer(raises=raises)
+            acquisition.check_outer(raises=True)
     except StaleFencingToken as error:
         acquisition.tell_refused(error)
         raise
     finally:
         await calls.end(release)
-    if raises and acquisition.hold.loss is not None:
-        raise acquisition.hold.loss
+    acquisition.check_own()

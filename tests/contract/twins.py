@@ -57,7 +57,6 @@ claims = st.builds(
     ordered=st.sampled_from([False, False, True]),
     gives_way=st.booleans(),
     supersedes=st.booleans(),
-    more_time=st.sampled_from([0, 0, 2 * SECOND, 6 * SECOND]),
     name=st.sampled_from(["", "sync"]),
     successor=st.sampled_from(["", "", "", "c", "d"]),
     elsewhere=st.sampled_from(["", "", "another key"]),

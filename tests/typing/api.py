@@ -108,8 +108,7 @@ by_hand = lock("order:42", app=app, timeout=5)
 assert_type(by_hand.acquire(), Lease)
 by_hand.release()
 assert_type(by_hand.locked(), bool)
-lock("order:42", on_lost="raise")
-lock("order:42", on_lost="abort")  # type: ignore[arg-type]
+lock("order:42", on_lost="raise")  # type: ignore[call-arg]
 assert_type(current_lease(default=None), Lease | None)
 assert_type(current_lease(None), Lease | None)
 plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)

@@ -57,33 +57,6 @@ def key() -> OneKey:
 # Patience.
 
 
-def test_one_that_gets_more_time_waits_as_the_first_for_so_long_and_no_longer(key: OneKey) -> None:
-    key.enter(queued("b", gives_up=MINUTE))
-    key.enter(queued("c"))
-    key.passes(MINUTE)
-    key.reap()
-
-    assert key.enter(queued("b", "late", gives_up=MINUTE, more_time=5)) == Park()
-
-    assert key.waiting == ["b", "c"]
-    assert key.state.waiting[0].arrived == key.now - MINUTE
-    for passed, endings in ((0, {}), (4, {}), (1, {"b": Ending.TIMED_OUT})):
-        key.passes(passed)
-        key.reap()
-        assert key.endings == endings
-
-
-def test_only_the_delivery_that_ends_it_gets_more_time(key: OneKey) -> None:
-    _time_out(key, "b")
-    assert key.enter(queued("b", "first", gives_up=MINUTE)) == End(Ending.TIMED_OUT)
-
-    assert key.enter(queued("b", "other", more_time=5)) == Drop(Reason.WAITING)
-
-    key.enter(queued("c"))
-    key.cancel("c")
-    assert key.enter(queued("c", more_time=5)) == End(Ending.REVOKED)
-
-
 def test_its_patience_ends_later_by_what_nobody_was_there(key: OneKey) -> None:
     key.enter(queued("b", gives_up=MINUTE))
     key.state = replace(key.state, paused=LONG)
@@ -214,19 +187,6 @@ def test_whatever_else_is_due_is_woken_when_one_is_revoked(key: OneKey) -> None:
     key.cancel("c")
 
     assert (key.wakes, key.endings) == (["c", "b"], {"c": Ending.REVOKED})
-
-
-def test_more_time_begins_after_what_its_key_was_paused(key: OneKey) -> None:
-    key.enter(queued("b", gives_up=MINUTE))
-    key.passes(MINUTE)
-    key.reap()
-    key.state = replace(key.state, paused=7)
-
-    key.enter(queued("b", "late", gives_up=MINUTE, more_time=5))
-
-    assert key.woken == []
-    (waits,) = key.state.waiting
-    assert (waits.gives_up or 0) + key.state.paused == key.now + 5
 
 
 def test_a_turn_that_nobody_took_once_ends_when_its_patience_is_over(key: OneKey) -> None:

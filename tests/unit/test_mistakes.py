@@ -158,7 +158,7 @@ def test_what_is_no_key_is_named(app: Celery, key: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["cooldwon", "max_hold"])
+@pytest.mark.parametrize("name", ["cooldwon", "max_hold", "on_lost"])
 def test_what_is_no_option_of_a_lock_is_named(app: Celery, name: str) -> None:
     said = error(lambda: lock("order:42", app=app, **{name: 5}), TypeError)  # type: ignore[arg-type]
     assert said == f"lock() got an unexpected keyword argument '{name}'"

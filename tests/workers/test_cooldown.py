@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from celery_dlock import FullJitter, LockContended, LockedTask, LockTimeout, Reschedule, lock
+from celery_dlock import (
+    FullJitter,
+    LockContended,
+    LockedTask,
+    LockLost,
+    LockTimeout,
+    Reschedule,
+    lock,
+)
 from celery_dlock.core.events import Rescheduled, Skipped
 from celery_dlock.ops import actions, overview
 from celery_dlock.testing.contract.words import claim
@@ -170,8 +178,11 @@ def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
 
 
 def test_what_a_person_takes_away_is_free_at_once(desk: Desk) -> None:
-    with lock(KEY, app=desk.app, cooldown=MINUTE):
-        (holder,) = overview.line(desk.app, KEY).holders
-        assert actions.release(desk.app, KEY, holder)
+    block = lock(KEY, app=desk.app, cooldown=MINUTE)
+    block.acquire()
+    (holder,) = overview.line(desk.app, KEY).holders
+    assert actions.release(desk.app, KEY, holder)
 
-        assert overview.line(desk.app, KEY).is_idle
+    assert overview.line(desk.app, KEY).is_idle
+    with pytest.raises(LockLost, match="released by an operator"):
+        block.release()

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import pytest
@@ -161,11 +162,14 @@ def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(desk:
     def after_an_hour_of_sleep(clock: int) -> float:
         return awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME)
 
-    with lock("k", app=desk.app, ttl=30) as lease:
+    block = lock("k", app=desk.app, ttl=30)
+    lease = block.acquire()
+    lease.check()
+    desk.patch.setattr(time, "clock_gettime", after_an_hour_of_sleep)
+    with pytest.raises(LockLost, match="not renewed in time"):
         lease.check()
-        desk.patch.setattr(time, "clock_gettime", after_an_hour_of_sleep)
-        with pytest.raises(LockLost, match="not renewed in time"):
-            lease.check()
+    with pytest.raises(LockLost, match="has run"):
+        block.release()
 
 
 def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
@@ -272,7 +276,8 @@ def test_a_release_frees_nothing_that_somebody_else_has_by_now(desk: Desk) -> No
     claim = Claim("order:42", mine.task, mine.nonce, ttl=0)
     desk.store.leave(claim, Outcome.ABANDONED)  # as an operator does
     with lock("order:42", app=desk.app, timeout=0) as lease:
-        block.release()
+        with pytest.raises(LockLost):
+            block.release()
         assert desk.holders("order:42") == [lease.owner.rpartition("|")[0]]
 
 
@@ -374,7 +379,9 @@ def test_below_a_lost_lock_its_key_is_not_held(desk: Desk, asked: list[str]) -> 
     def below() -> str:
         return "ran"
 
-    with lock("k", app=desk.app) as lease:
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(LockLost, match="has run"))
+        lease = stack.enter_context(lock("k", app=desk.app))
         assert below() == "ran"
         lease.terms[0].lose("the process was stopped")
         asked.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import ConfigurationError, Lease, LockContended, LockLost, current_lease, lock
+from celery_dlock import Lease, LockContended, LockLost, current_lease, lock
 from celery_dlock.core.events import Lost
 from celery_dlock.core.state import Outcome
 from tests.services.desk import Desk
@@ -220,19 +221,17 @@ def steal(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-@pytest.mark.parametrize(
-    ("on_lost", "error", "raised"),
-    [("flag", None, None), ("raise", None, LockLost), ("raise", KeyError, KeyError)],
-)
-def test_a_lost_lock_is_an_error_at_the_end_of_a_block_that_asks_for_it(
-    desk: Desk, awaits: bool, on_lost: Any, error: Any, raised: Any
+@pytest.mark.parametrize("error", [None, KeyError("of the block")])
+def test_a_lost_lock_is_an_error_at_the_end_of_a_block(
+    desk: Desk, awaits: bool, error: Exception | None
 ) -> None:
-    block = lock(KEY, app=desk.app, on_lost=on_lost)
+    block, ran = lock(KEY, app=desk.app), []
 
     def body() -> None:
         steal(desk)
         if error:
             raise error
+        ran.append(True)
 
     def plain() -> None:
         with block:
@@ -242,27 +241,54 @@ def test_a_lost_lock_is_an_error_at_the_end_of_a_block_that_asks_for_it(
         async with block:
             await asyncio.to_thread(body)
 
-    def run() -> type[BaseException] | None:
-        try:
-            asyncio.run(coroutine()) if awaits else plain()
-        except Exception as exc:
-            return type(exc)
-        return None
+    with pytest.raises((LockLost, KeyError)) as raised:
+        asyncio.run(coroutine()) if awaits else plain()
 
-    assert run() is raised
+    if error:  # its own goes on
+        assert raised.value is error
+    else:
+        assert isinstance(raised.value, LockLost)
+        assert raised.value.key == KEY
+        assert re.search("is lost: .* has run .* look at lease.lost", str(raised.value))
+    assert ran == ([] if error else [True])
     assert readers(desk) == 0
     assert [event.key for event in desk.happened(Lost)] == [KEY]
 
 
-@pytest.mark.parametrize("on_lost", ["flag", "raise"])
-def test_a_nested_block_tells_of_a_loss_if_it_is_to(desk: Desk, on_lost: Any) -> None:
-    with lock(KEY, app=desk.app) as lease, ExitStack() as stack:
-        if on_lost == "raise":
-            stack.enter_context(pytest.raises(LockLost, match="paused"))
-        with lock(KEY, app=desk.app, on_lost=on_lost):
-            lease.terms[0].lose("the process was paused")
+def test_a_loss_that_another_thread_is_about_to_tell_is_an_error_too(desk: Desk) -> None:
+    block = on_stack(lock(KEY, app=desk.app))
+    term = next(block).terms[0]
+    term.lose("the process was paused")
+    assert term.first_to_tell()  # as the keeper's thread, which has not yet
+
+    with pytest.raises(LockLost, match="paused"):
+        next(block)
 
 
-def test_nothing_of_a_lock_interrupts_a_block(desk: Desk) -> None:
-    with pytest.raises(ConfigurationError, match="'flag' or 'raise', got 'abort'"):
-        lock(KEY, app=desk.app, on_lost="abort")  # type: ignore[arg-type]
+def test_a_lost_lock_that_is_released_is_an_error_and_may_be_acquired_again(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app)
+    for _ in range(2):
+        block.acquire().terms[0].lose("the process was paused")
+        with pytest.raises(LockLost, match="paused"):
+            block.release()
+
+
+def test_a_nested_block_tells_of_a_loss_and_so_does_the_one_around_it(desk: Desk) -> None:
+    around, nested = (on_stack(lock(KEY, app=desk.app)) for _ in range(2))
+    lease = next(around)
+    next(nested)
+    lease.terms[0].lose("the process was paused")
+
+    for block in (nested, around):
+        with pytest.raises(LockLost, match="paused"):
+            next(block)
+
+
+def test_the_result_of_a_direct_call_stands_as_that_of_a_task(desk: Desk) -> None:
+    @desk.locked(KEY, name="search")
+    def search() -> str:
+        steal(desk)
+        return "found"
+
+    assert search() == "found"
+    assert [event.key for event in desk.happened(Lost)] == [KEY]

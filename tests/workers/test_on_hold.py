@@ -10,7 +10,6 @@ from kombu.message import Message
 
 from celery_dlock import (
     FullJitter,
-    Limit,
     LockContended,
     LockTimeout,
     Queue,
@@ -20,8 +19,6 @@ from celery_dlock import (
     operate,
 )
 from celery_dlock.core.events import Contended, Parked, Rescheduled, Skipped, TimedOut
-from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Mode, Run
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import refused
@@ -173,6 +170,20 @@ def test_who_comes_back_has_not_waited_while_it_was_on_hold(desk: Desk, before: 
     assert steps == pytest.approx((600 - before) / 25, abs=2)
 
 
+def test_who_waits_at_another_of_its_keys_loses_patience(desk: Desk) -> None:
+    @desk.locked(["a:{order}", "all"], on_contention=Queue(max_wait=60))
+    def charge(order: int) -> None: ...
+
+    put_on_hold(desk, "all")
+    with lock("a:42", app=desk.app, ttl=HOUR, timeout=0):
+        sent = charge.delay(42)
+        desk.deliver_all()
+        desk.passes(60)
+        desk.deliver_all()
+
+    assert isinstance(desk.result(sent.id).result, LockTimeout)
+
+
 def test_a_parent_on_hold_closes_what_is_below_it(desk: Desk) -> None:
     put_on_hold(desk, "orders")
     child = lock(KEY, app=desk.app, parents=["orders"], timeout=0)
@@ -201,84 +212,3 @@ def test_who_runs_goes_on_and_its_retry_waits(desk: Desk) -> None:
     desk.deliver_all()
 
     assert desk.result(sent.id).result == 42
-
-
-@pytest.fixture
-def narrow(desk: Desk) -> Any:
-    """A task that waits at its customer's limit for those of the customer that wait at all's."""
-
-    @desk.locked(
-        [Limit("of:{customer}", 2), Limit("all", 3)], name="mail", on_contention=Queue(max_wait=6)
-    )
-    def mail(customer: str, number: int) -> int:
-        return number
-
-    return mail
-
-
-def wait_for(desk: Desk, seconds: float) -> None:
-    desk.passes(seconds)
-    desk.deliver_all()
-
-
-def test_a_hold_on_a_wide_limit_takes_no_time_at_the_narrow(desk: Desk, narrow: Any) -> None:
-    put_on_hold(desk, "all", 14)
-    sent = [narrow.delay("a", number) for number in range(5)]
-    desk.deliver_all()
-    for _ in range(7):  # past the time of each
-        wait_for(desk, 1.9)
-    assert not desk.happened(TimedOut)
-
-    for _ in range(5):
-        wait_for(desk, 0.3)
-
-    assert [desk.result(task.id).result for task in sent] == [0, 1, 2, 3, 4]
-
-
-def test_a_hold_that_has_ended_has_taken_no_time(desk: Desk, narrow: Any) -> None:
-    store = desk.store
-    for number in range(2):  # the limit of the customer is reached until the end
-        claim = Claim(
-            "of:a", f"run{number}:0:0", "nonce", store.lease_of(60 * SECOND), Mode.LIMITED, 2
-        )
-        assert isinstance(store.enter(claim).verdict, Run)
-    sent = narrow.delay("a", 1)
-    desk.deliver_all()
-    wait_for(desk, 1)
-    put_on_hold(desk, "all", 100)
-    wait_for(desk, 4)
-    end_hold(desk, "all")
-    for _ in range(7):  # 5.9 s of it count by then
-        wait_for(desk, 0.7)
-        assert not desk.happened(TimedOut)
-
-    wait_for(desk, 0.2)
-
-    with pytest.raises(LockTimeout):
-        desk.result(sent.id).get()
-    assert desk.happened(TimedOut)
-
-
-def test_nor_of_one_that_comes_back_to_ask_for_another_key(desk: Desk, clock: ManualClock) -> None:
-    backoff = FullJitter(base=1, cap=1)
-
-    @desk.locked(["of:{customer}", "all"], on_contention=Reschedule(backoff=backoff, max_wait=6.0))
-    def mail(customer: str) -> None: ...
-
-    mail.delay("a")
-    _, again = refused(desk, "of:a")
-    put_on_hold(desk, "all", 100)
-    later(clock, again, 4)
-    end_hold(desk, "all")
-    for step in (3, 2):  # of its 9 seconds 5 count by then
-        with lock("of:a", app=desk.app, timeout=0):
-            desk.run(later(clock, again, step))
-        coming = desk.take()
-        assert coming is not None
-        again = coming
-    assert not desk.happened(TimedOut)
-
-    with lock("of:a", app=desk.app, timeout=0):
-        desk.run(later(clock, again, 2))
-
-    assert desk.happened(TimedOut)

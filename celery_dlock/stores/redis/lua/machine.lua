@@ -70,13 +70,6 @@ local function take_turn(state, claim, grant, now)
   if replaced and not grant.ending then grant.ending = DROPPED end
   if grant.ending then
     if grant.taker and grant.taker ~= claim.nonce then return {'drop', 'waiting'} end
-    if grant.ending == TIMED_OUT and claim.more_time then
-      grant.gives_up = now + claim.more_time - state.paused
-      local message = message_of(claim.task)
-      drop_grant(state, claim.task)
-      to_head(state, claim, grant, now, message)
-      return parked(state)
-    end
     if grant.parked then  -- else nobody would wake another one if this one dies
       grant.taker, grant.due = claim.nonce, now + claim.ttl
     end
