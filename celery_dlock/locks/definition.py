@@ -89,7 +89,7 @@ class Definition:
     ``access`` is how each key is held; it ``asks_limits`` where a function says how many may hold
     one. ``injects`` names the parameters that the library passes to
     the body. ``dump`` makes the arguments of a message from those of a call, if Celery does more
-    than serialize them. If the ``newest_wins``, a call replaces the one that waits.
+    than serialize them.
     """
 
     label: str
@@ -106,7 +106,6 @@ class Definition:
     reserve: Reserve | None
     unique: Uniqueness | None
     debounce: Debouncing | None
-    newest_wins: bool
     dump: Dump | None
 
     @classmethod
@@ -131,7 +130,6 @@ class Definition:
                 _check_one_token(access)
             parents = _parents(options.get("parents", ()), template)
             uniqueness, debounce = _uniqueness(options.get("unique"), name, template)
-            newest_wins = uniqueness is not None and uniqueness.options.newest_wins
             return cls(
                 label=",".join(template.names),
                 template=template,
@@ -147,7 +145,6 @@ class Definition:
                 reserve=_reserve(options.get("reserve"), access),
                 unique=uniqueness,
                 debounce=debounce,
-                newest_wins=newest_wins or debounce is not None,
                 dump=dump,
             )
         except ConfigurationError as exc:
@@ -156,10 +153,10 @@ class Definition:
     def policy_in(self, default: Policy) -> Policy:
         """The policy on contention; *default* is that of the settings.
 
-        Where the newest call wins it waits in the queue, whatever the policy.
+        A debounced call waits in the queue, whatever the policy.
         """
         policy = self.policy or default
-        return Queue() if self.newest_wins and queueing(policy) is None else policy
+        return Queue() if self.debounce is not None and queueing(policy) is None else policy
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """The keys of a call. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""

@@ -29,22 +29,6 @@ def maker(desk: Desk) -> Make:
     return make
 
 
-def saver(desk: Desk, unique: Any) -> Make:
-    """``make(does, …)``: a task of a document, whose runs note its text and their ids."""
-
-    def make(does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
-        given = {"name": "save", "key": "doc:{doc}", "unique": unique, **options}
-
-        @desk.locked(bind=True, **given)
-        def save(self: Any, text: str, doc: int = 7) -> str:
-            desk.ran.append((text, self.request.id))
-            return str(does(self) if does else text)
-
-        return save
-
-    return make
-
-
 def once_more(task: Any) -> str:
     """A body that retries at once, the first time; which attempt it was."""
     if not task.request.retries:

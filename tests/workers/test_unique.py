@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 from unittest.mock import call
 
 import pytest
 from celery import group
 
-from celery_dlock import ConfigurationError, Debounce, DuplicateTask, Queue, Unique, lock
+from celery_dlock import ConfigurationError, Debounce, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated
 from tests.services.desk import Desk, open_desk
 from tests.services.unique import UNTIL, Make, claims, maker
@@ -37,18 +36,6 @@ def test_while_one_lives_no_other_is_published(desk: Desk, make: Make, until: st
     assert more[0].get() == "1"
 
 
-def test_or_an_error_with_its_id(desk: Desk, make: Make) -> None:
-    report = make(Unique(on_duplicate="raise"))
-    first = report.delay(1)
-
-    with pytest.raises(DuplicateTask, match="report was not published") as caught:
-        report.delay(1)
-
-    assert (caught.value.task, caught.value.task_id) == ("report", first.id)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert desk.size() == 1
-
-
 @pytest.mark.every_store
 @UNTIL
 def test_when_it_is_done_the_next_call_is_a_new_one(desk: Desk, make: Make, until: str) -> None:
@@ -62,18 +49,6 @@ def test_when_it_is_done_the_next_call_is_a_new_one(desk: Desk, make: Make, unti
     desk.deliver_all()
     assert desk.ran == [1, 1]
     assert claims(desk, report) is None
-
-
-def test_how_many_calls_it_has_answered_is_counted(desk: Desk, make: Make) -> None:
-    report = make()
-    for _ in range(4):
-        report.delay(1)
-
-    claim = claims(desk, report)
-
-    assert claim is not None
-    assert (claim.name, claim.calls) == ("report", 3)
-    assert claim.called >= claim.heard
 
 
 # What is the same.
@@ -120,7 +95,7 @@ def test_tasks_that_share_a_lock_are_not_each_others_duplicates(desk: Desk, make
     assert not refund.delay(1).is_duplicate
 
 
-NEWEST, TWO_KEYS = Unique(on_duplicate="newest"), ["a:{day}", "b:{day}"]
+TWO_KEYS = ["a:{day}", "b:{day}"]
 
 
 @pytest.mark.parametrize(
@@ -129,14 +104,9 @@ NEWEST, TWO_KEYS = Unique(on_duplicate="newest"), ["a:{day}", "b:{day}"]
         ("end", None, "until="),
         (7, None, "unique= takes"),
         ({"until": "done"}, None, "unique= takes"),
-        (lambda: Unique(on_duplicate="merge"), None, "on_duplicate="),  # type: ignore[arg-type]
         (lambda: Unique(ttl=0), None, "ttl must be"),
         (lambda: Unique(period=-1), None, "period must be"),
         (lambda: Unique(by="{nobody}"), None, "no parameter 'nobody'"),
-        (lambda: Unique("done", "newest"), None, "takes no until='done'"),
-        (lambda: Unique(on_duplicate="newest", period=5), None, "no period="),
-        (NEWEST, None, "all calls lock the task's name: say by="),
-        (NEWEST, TWO_KEYS, "only if the task locks one key"),
         (lambda: Debounce(0, 5), "day:{day}", "delay must be"),
         (lambda: Debounce(5, 4), "day:{day}", "max_delay=4 of a debounced task is shorter"),
         (Debounce(5, 6), None, "all calls lock the task's name: say by="),
@@ -173,9 +143,8 @@ def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
 # Calls that somebody depends on.
 
 
-@pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_a_duplicate_with_its_own_id_is_skipped(desk: Desk, make: Make, on_duplicate: Any) -> None:
-    report = make(Unique(on_duplicate=on_duplicate))
+def test_a_duplicate_with_its_own_id_is_skipped(desk: Desk, make: Make) -> None:
+    report = make()
     first = report.delay(1)
 
     mine = report.apply_async((1,), task_id="mine")
@@ -214,7 +183,7 @@ def test_and_a_member_of_a_chord_whose_body_runs(desk: Desk, make: Make) -> None
     def total(results: list[Any]) -> None:
         totals.append(len(results))
 
-    report = make(Unique(on_duplicate="raise"))
+    report = make()
 
     group(report.s(1), report.s(1), report.s(2)).apply_async(link=None)
     (group(report.s(3), report.s(3)) | total.s()).apply_async()
