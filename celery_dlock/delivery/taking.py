@@ -373,7 +373,6 @@ def _newer_call(execution: Execution, key: str) -> Refused | None:
     The newer one is there under its id: then that is the message of the task.
     """
     (claim, *_) = execution.claim()
-    # By its message: one too large for the store has only a place there, which is its own.
     newer = execution.runtime.backend.message(key, claim.task)
     return None if newer is None else execution.hold.refused(Refused(claim, Drop(Reason.WAITING)))
 

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import call
 
 import pytest
-from celery import group
+from celery import chain, group
 
 from celery_dlock import ConfigurationError, Debounce, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated
@@ -291,3 +291,61 @@ def test_what_a_unique_task_costs(desk: Desk, make: Make) -> None:
             asked.clear()
 
     assert counts == [0, 0, 1, 2, 1, 1]
+
+
+def test_what_a_duplicate_costs(desk: Desk, make: Make) -> None:
+    """One question where the broker has the message, also as it runs; the lock store is looked at
+    where it waits there, or had died with its worker.
+    """
+    asked: list[str] = []
+
+    def count(method: str) -> None:
+        real = getattr(desk.store, method)
+
+        def counted(*given: Any, **options: Any) -> Any:
+            asked.append(method)
+            return real(*given, **options)
+
+        desk.patch.setattr(desk.store, method, counted)
+
+    def duplicates(task: Any) -> list[str]:
+        asked.clear()
+        for _ in range(2):
+            assert task.delay(1).is_duplicate
+        return list(asked)
+
+    for method in ("swap", "look", "message"):
+        count(method)
+    late = make("done", duplicates, key="day:{day}", acks_late=True)
+    early = make("done", duplicates, name="early", acks_late=False)
+    waits = make("done", name="waits", key="day:{day}", on_contention="queue")
+    first, second, third = late.delay(1), early.delay(1), waits.delay(1)
+
+    assert duplicates(late) == ["swap"] * 2
+    desk.deliver()
+    desk.deliver()
+    with lock("day:1", app=desk.app, timeout=0):
+        desk.deliver()
+        assert duplicates(waits) == ["swap", "look"] * 2
+    desk.deliver_all()
+
+    assert third.get() == "1"
+    assert first.get() == str(["swap"] * 2)
+    assert second.get() == str(["swap", "look"] * 2)
+
+
+def test_which_results_say_whether_a_call_was_a_duplicate(desk: Desk, make: Make) -> None:
+    report = make("done")
+
+    first, signed = report.delay(1), report.s(1).apply_async()
+    others = [
+        desk.app.send_task("report", (1,)),
+        chain(report.si(2), report.si(3)).apply_async(),
+        group(report.si(4)).apply_async(),
+    ]
+
+    assert (first.is_duplicate, signed.is_duplicate) == (False, True)
+    assert [hasattr(result, "is_duplicate") for result in others] == [False] * 3
+    assert not hasattr(desk.app.AsyncResult(first.id), "is_duplicate")
+    desk.app.conf.task_always_eager = True
+    assert report.delay(1).is_duplicate is False
