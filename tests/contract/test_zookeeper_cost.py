@@ -103,7 +103,7 @@ def test_a_duplicate_call_of_a_unique_task_writes_nothing(backend: ZooKeeperBack
     # That what was read still stands is confirmed: a server may be behind the others.
     assert (first.flights, more.flights) == (3, 2)
     assert more.requests == Counter(GetData=1, Transaction=1)
-    assert more.operations == Counter(CheckVersion=1)
+    assert set(more.operations) == {"CheckVersion"}
 
 
 def test_all_leases_of_a_process_are_renewed_in_one_flight(backend: ZooKeeperBackend) -> None:
