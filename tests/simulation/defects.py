@@ -121,7 +121,7 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "a body waits for a key of its own": Defect("locks.current", "held_term", _does_nothing),
     "an order that is promised is that of arrival": Defect(
-        "publishing.outbox", "Outbox._ask_or_go_on", lambda *_: False, seed=2700
+        "publishing.outbox", "Outbox._ask_or_go_on", lambda *_: False
     ),
     "what is not published is forgotten": Defect(
         "delivery.outgoing", "Outgoing._park_or_give_back", _forgets_it
