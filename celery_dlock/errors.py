@@ -7,7 +7,6 @@
     ├── BackendUnavailable      the store did not answer: the call may have taken effect or not
     ├── LockContended           held by another task: key, holder's task id, seconds left
     │   └── LockTimeout         the same, after max_wait or timeout; also a TimeoutError
-    ├── DuplicateTask           not published: a unique task that does the same lives; its id
     ├── LockLost                the lease is lost, or can no longer be trusted
     └── StaleFencingToken       the resource has seen a newer token: resource, mine, seen
 
@@ -92,18 +91,6 @@ class LockTimeout(LockContended, TimeoutError):
 
     def __str__(self) -> str:
         return f"gave up after {self.waited:.1f} s: {super().__str__()}"
-
-
-class DuplicateTask(DLockError):
-    """A call of the unique *task* was not published, because *task_id* lives and does the same."""
-
-    def __init__(self, task: str, task_id: str) -> None:
-        super().__init__(task, task_id)
-        self.task = task
-        self.task_id = task_id
-
-    def __str__(self) -> str:
-        return f"{self.task} was not published: it is a duplicate of {self.task_id}, which lives"
 
 
 class LockLost(DLockError):

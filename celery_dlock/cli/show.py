@@ -112,7 +112,7 @@ def ls(
         those = f"{len(selection.lines)} of {selection.counts.keys} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
     if unique:
-        put(ctx, "", _unique_table(unique, selection.now))
+        put(ctx, "", _unique_table(unique))
 
 
 def _unreadable(selection: Selection) -> str:
@@ -120,16 +120,14 @@ def _unreadable(selection: Selection) -> str:
     return f"{counts.unreadable} of {counts.keys} keys cannot be read: `dlock show KEY` says why"
 
 
-def _unique_table(claims: Iterable[Living], now: datetime) -> Table:
+def _unique_table(claims: Iterable[Living]) -> Table:
     """Who lives under which unique claim; in the broker, or at a lock key."""
-    columns = ("UNIQUE", "TASK ID", "AT", ">CALLS", ">>LAST CALL")
+    columns = ("UNIQUE", "TASK ID", "AT")
     rows = [
         [
             name(claim.claim),
             name(claim.task_id),
             "its period" if claim.over else name(claim.key) if claim.key else "the broker",
-            str(claim.calls or ""),
-            lasting((now - claim.called).total_seconds()) if claim.called else "",
         ]
         for claim in claims
     ]

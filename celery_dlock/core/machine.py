@@ -102,8 +102,7 @@ def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[Enter
     state, wakes = settle(state, now)
     if claim.supersedes and isinstance(verdict, Park) and not is_known(before, claim.task):
         state = ask_to_give_way(state, claim)  # also those whose turn has come just now
-    newest = claim.wait is WaitMode.NEWEST and isinstance(verdict, Park)
-    return Step(state, verdict, wakes, rewrites=claim.task if newest else "")
+    return Step(state, verdict, wakes)
 
 
 def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[LeaveVerdict]:
@@ -170,9 +169,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
         return dead, Drop(Reason.DEAD)
     asks_twice = grant is not None and grant.parked and claim.enqueues
     if asks_twice or (entry is not None and entry.parked):
-        has_begun = asks_twice or running is not None
-        newest = claim.wait is WaitMode.NEWEST and not has_begun
-        return state, Park() if newest else Drop(Reason.WAITING)
+        return state, Drop(Reason.WAITING)
     if grant is not None:
         return _take_turn(state, claim, grant, now, token)
     if running is None:

@@ -41,9 +41,8 @@ class WaitMode(StrEnum):
 
     ``LOOK`` is for a delivery that may wait, and first asks without its message: ``NOT``, and next
     ``QUEUE``. ``ENQUEUE`` leaves its message with the store in any case: it asks for a turn, not
-    for the key. So does ``NEWEST``, whose message takes the place of the one that the task has
-    there; but not beside a run of the task, which has begun then. ``HEAD`` asks for the next turn:
-    its message goes before all others, and no queue is too full for it.
+    for the key. ``HEAD`` asks for the next turn: its message goes before all others, and no queue
+    is too full for it.
     """
 
     NOT = "not"
@@ -51,7 +50,6 @@ class WaitMode(StrEnum):
     LOOK = "look"
     QUEUE = "queue"
     ENQUEUE = "enqueue"
-    NEWEST = "newest"
     HEAD = "head"
 
 
@@ -172,7 +170,7 @@ class Claim:
     @property
     def enqueues(self) -> bool:
         """Whether nobody is there to run: its turn is asked for, and not the key."""
-        return self.wait in (WaitMode.ENQUEUE, WaitMode.NEWEST, WaitMode.HEAD)
+        return self.wait in (WaitMode.ENQUEUE, WaitMode.HEAD)
 
 
 @dataclass(frozen=True, slots=True)

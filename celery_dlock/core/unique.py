@@ -15,8 +15,9 @@ remembers such a task for as long as the second message may be on its way.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self, cast, get_args
+from typing import Literal, Self, get_args
 
 from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.keys import Key
@@ -25,10 +26,9 @@ from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import ConfigurationError
 
 Until = Literal["done", "start"]
-OnDuplicate = Literal["existing", "newest", "raise"]
 
-#: Until ``"start"`` where the newest call wins, else until ``"done"``.
-_AS_FITS: Until = cast("Until", "")
+#: Whether the lock store shows the task of a stored claim. A rule asks only where that matters.
+Lives = Callable[[], bool]
 
 #: Seconds for which a message that was published is believed to be on its way.
 GRACE = 60.0
@@ -40,44 +40,29 @@ class Unique:
 
     A task lives *until* it is ``"done"``, or until its ``"start"``, before the first line of its
     body. It also lives for *period* seconds after it was published. It lives no longer than *ttl*
-    seconds after a publisher or worker last dealt with it.
+    seconds after it was published, or a worker last dealt with it.
 
     Two calls do the same if they have the same arguments, of the same types, and their key, if a
-    callable makes it, is the same; with ``"newest"``, if they lock the same key. *by* changes
-    that: a template or callable, written like a task's key, whose value must be the same.
+    callable makes it, is the same. *by* changes that: a template or callable, written like a task's
+    key, whose value must be the same.
 
-    A duplicate call gets the result of the task that lives (*on_duplicate* ``"existing"``) or
-    raises :exc:`~celery_dlock.DuplicateTask` (``"raise"``). With ``"newest"`` the newest call
-    wins: the task waits in the lock store until its start, and each newer call replaces its
-    message.
-
-    If the store is unavailable a call is published all the same.
+    A duplicate call gets the result of the task that lives, and its ``is_duplicate`` is true. If
+    the store is unavailable a call is published all the same.
     """
 
-    until: Until = _AS_FITS
-    on_duplicate: OnDuplicate = "existing"
+    until: Until = "done"
     by: Key | None = None
     period: float | None = None
     ttl: float = 86_400.0
 
     def __post_init__(self) -> None:
-        _one_of("on_duplicate", self.on_duplicate, get_args(OnDuplicate))
-        if self.until is _AS_FITS:
-            object.__setattr__(self, "until", "start" if self.newest_wins else "done")
-        _one_of("until", self.until, get_args(Until))
-        if self.newest_wins and (self.until == "done" or self.period is not None):
+        if self.until not in get_args(Until):
             raise ConfigurationError(
-                "on_duplicate='newest' is for what has not started: it takes no until='done' and "
-                "no period="
+                f"until= of a unique task is 'done' or 'start', got {quoted(self.until)}"
             )
         duration("ttl", self.ttl)
         if self.period is not None:
             duration("period", self.period)
-
-    @property
-    def newest_wins(self) -> bool:
-        """Whether the newest of two calls wins."""
-        return self.on_duplicate == "newest"
 
     @classmethod
     def named(cls, unique: object) -> Self:
@@ -91,12 +76,6 @@ class Unique:
         )
 
 
-def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
-    if value not in words:
-        expected = " or ".join(repr(word) for word in words)
-        raise ConfigurationError(f"{name}= of a unique task is {expected}, got {quoted(value)}")
-
-
 @dataclass(frozen=True, slots=True)
 class UniqueClaim:
     """The claim of one task, as it is stored. Instants are seconds since 1970, on hosts' clocks.
@@ -106,8 +85,8 @@ class UniqueClaim:
     at ``heard``, or is due then; ``key`` is the lock at which the store has it, running or waiting,
     and empty as long as only the broker does. ``acked`` says that the broker has no message any
     more: a task that the store does not show is gone then. It stays until ``period_ends``, also
-    when it is ``over``. ``calls`` have been answered with it, the last one at ``called``; one of
-    them has published its message ``again``, so that two may be on their way.
+    when it is ``over``. A call has published its message ``again``, so that two may be on their
+    way.
     """
 
     task: str
@@ -118,8 +97,6 @@ class UniqueClaim:
     acked: bool = False
     period_ends: float = 0.0
     over: bool = False
-    calls: int = 0
-    called: float = 0.0
     again: bool = False
 
     @property
@@ -167,44 +144,41 @@ class Called:
     duplicate: bool
 
 
-def called(stored: UniqueClaim | None, claim: UniqueClaim, now: float, *, lives: bool) -> Called:
-    """A call would make *claim*; *lives* is whether the store shows the task of *stored*."""
+def called(stored: UniqueClaim | None, claim: UniqueClaim, now: float, lives: Lives) -> Called:
+    """A call would make *claim*. A duplicate that is not published changes nothing."""
     # Its worker died after the broker had its acknowledgement: nobody delivers it again.
-    is_gone = stored is not None and stored.key and stored.acked and not (lives or stored.over)
+    is_gone = stored is not None and stored.key and stored.acked and not (stored.over or lives())
     if stored is None or is_gone:
         return Called(claim, publish=True, duplicate=False)
     if stored.task_id == claim.task_id:  # the same call for the second time
         heard = stored.heard if stored.key else claim.heard
         return Called(replace(stored, heard=heard, again=True), publish=True, duplicate=False)
-    counted = replace(stored, calls=stored.calls + 1, called=now)
-    if stored.over or lives or now - stored.heard <= GRACE:
-        return Called(counted, publish=False, duplicate=True)
-    return Called(replace(counted, heard=now, again=True), publish=True, duplicate=True)
+    if stored.over or now - stored.heard <= GRACE or lives():
+        return Called(stored, publish=False, duplicate=True)
+    return Called(replace(stored, heard=now, again=True), publish=True, duplicate=True)
 
 
 def met(
-    stored: UniqueClaim | None, claim: UniqueClaim, *, lives: bool
+    stored: UniqueClaim | None, claim: UniqueClaim, lives: Lives
 ) -> tuple[UniqueClaim, str | None]:
     """A worker has the message of *claim*: the claim to store, and the task that lives instead.
 
     A stored claim whose message nobody has gives way to this one.
     """
     if stored is not None and stored.task_id == claim.task_id:
-        calls, again = stored.calls, stored.again
-        ends, last = stored.period_ends, stored.called
-        return replace(claim, period_ends=ends, calls=calls, called=last, again=again), None
-    if stored is not None and (stored.over or lives):
+        return replace(claim, period_ends=stored.period_ends, again=stored.again), None
+    if stored is not None and (stored.over or lives()):
         return stored, stored.task_id
     return claim, None
 
 
 def begun(
-    stored: UniqueClaim | None, task_id: str, now: float, *, lives: bool
+    stored: UniqueClaim | None, task_id: str, now: float, lives: Lives
 ) -> tuple[UniqueClaim | None, str | None]:
     """The body of *task_id*, unique until its start, is about to begin; the result is as of
     :func:`met`. A later call is not answered with this task.
     """
-    if stored is not None and stored.task_id != task_id and (stored.over or lives):
+    if stored is not None and stored.task_id != task_id and (stored.over or lives()):
         return stored, stored.task_id
     return ended(stored, task_id, now), None
 

@@ -170,8 +170,6 @@ class Execution:
         """The key at which the store may have a newer message, if this one is not from there."""
         if not self.is_marked or self.history.key is not None or self.request.retries:
             return None
-        if self.unique is not None and self.unique.terms.newest_wins:
-            return self.keys.own[0]
         return debounced_at(vars(self.request))
 
     @property

@@ -341,16 +341,8 @@ def _newer_call(execution: Execution, key: str) -> Refused | None:
 
     The newer one is there under its id: then that is the message of the task.
     """
-    process, message = execution.runtime, execution.message()
     (claim, *_) = execution.claim()
-    if key == claim.key and message is not None:
-        claim = replace(claim, wait=WaitMode.ENQUEUE)
-        reply = process.backend.enter(claim, message)
-        process.wake(reply.wakes)
-        assert not isinstance(reply.verdict, Run)
-        return execution.hold.refused(Refused(claim, reply.verdict))
-    # By its message: one too large for the store has only a place there, which is its own.
-    newer = process.backend.message(key, claim.task)
+    newer = execution.runtime.backend.message(key, claim.task)
     return None if newer is None else execution.hold.refused(Refused(claim, Drop(Reason.WAITING)))
 
 

@@ -77,8 +77,6 @@ class UniqueRun:
         if terms is None:
             if unique is None or request.is_eager or duplicate_of(headers) is not None:
                 return None
-            if unique.options.newest_wins:
-                return None
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
             period = unique.options.period
             period_ends = time.time() + period if period else 0.0
@@ -130,9 +128,6 @@ class UniqueRun:
 
         The same id as above.
         """
-        if self.terms.newest_wins:
-            self.ends()
-            return None
         living = None
         if self.terms.until == "done" or self.period_ends:
             living = self._meet(key, acked=acked, heard=time.time())
@@ -174,7 +169,7 @@ class UniqueRun:
         return None if living == self.follows else living
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
-        if not self.owned or self.terms.newest_wins:
+        if not self.owned:
             return None
         claim = UniqueClaim(self.task, self.name, self.worker, heard, key, acked, self.period_ends)
         try:

@@ -82,8 +82,7 @@ class Definition:
     ``access`` is how each key is held; it ``asks_limits`` where a function says how many may hold
     one. ``injects`` names the parameters that the library passes to
     the body. ``dump`` makes the arguments of a message from those of a call, if Celery does more
-    than serialize them. If the ``newest_wins``, a call replaces the one that waits, which is in the
-    queue whatever the policy.
+    than serialize them.
     """
 
     label: str
@@ -99,7 +98,6 @@ class Definition:
     reserve: Reserve | None
     unique: Uniqueness | None
     debounce: Debouncing | None
-    newest_wins: bool
     dump: Dump | None
 
     @classmethod
@@ -124,11 +122,9 @@ class Definition:
                 _check_one_token(access)
             parents = _parents(options.get("parents", ()), template)
             uniqueness, debounce = _uniqueness(options.get("unique"), name, template)
-            newest_wins = uniqueness is not None and uniqueness.options.newest_wins
-            newest_wins = newest_wins or debounce is not None
             policy = _policy(options.get("on_contention", "reschedule"), access, parents)
-            if newest_wins and queueing(policy) is None:
-                policy = Queue()
+            if debounce is not None and queueing(policy) is None:
+                policy = Queue()  # a debounced call waits there, whatever the policy
             return cls(
                 label=",".join(template.names),
                 template=template,
@@ -143,7 +139,6 @@ class Definition:
                 reserve=_reserve(options.get("reserve"), access),
                 unique=uniqueness,
                 debounce=debounce,
-                newest_wins=newest_wins,
                 dump=dump,
             )
         except ConfigurationError as exc:

@@ -10,11 +10,15 @@ from collections.abc import Container, Iterable
 
 from celery_dlock.errors import ConfigurationError
 
+#: What becomes of a duplicate call.
+_IS_DUPLICATE = "{p}unique=Unique(), and raise an error of yours where result.is_duplicate is true"
+
 #: An option's library and what to write instead. ``{p}`` stands for the prefix of options.
 FOREIGN = {
     "once": ("celery-once", '{p}unique="done", or Unique(by="{{order_id}}") for its keys'),
     "unique_on": ("celery-singleton", '{p}unique=Unique(by="{{order_id}}")'),
-    "raise_on_duplicate": ("celery-singleton", '{p}unique=Unique(on_duplicate="raise")'),
+    "raise_on_duplicate": ("celery-singleton", _IS_DUPLICATE),
+    "on_duplicate": ("other locks", _IS_DUPLICATE),
     "lock_expiry": (
         "celery-singleton",
         "{p}ttl= for the length of the lease; a unique claim ends with its task",

@@ -3,7 +3,7 @@
 They are changed where a task is published, and by the worker that has it. Each change is a
 compare-and-set of one small value (:meth:`LockBackend.swap`), repeated with the current value if
 another process was faster. That ends, because each lost attempt is another one's success. A caller
-that knows the current value needs one round trip.
+that knows the current value needs one round trip; what changes nothing is asked, and not written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from inspect import Parameter, Signature
 from typing import Any, Self, TypeVar
@@ -22,7 +23,17 @@ from celery_dlock.core.debounce import DEBOUNCED, Debounce
 from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
-from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, doubted, ended, met
+from celery_dlock.core.unique import (
+    Called,
+    Lives,
+    Unique,
+    UniqueClaim,
+    begun,
+    called,
+    doubted,
+    ended,
+    met,
+)
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.stored import sound
@@ -30,14 +41,11 @@ from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey
 
 T = TypeVar("T")
 
-#: Of so many names a process remembers what it wrote of a duplicate.
-REMEMBERED = 1_000
-
 #: What stands under a name, in the store and read; nothing is ``None``.
 Stored = tuple[bytes | None, UniqueClaim | None]
 NOTHING: Stored = (None, None)
 
-Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
+Rule = Callable[[UniqueClaim | None, Lives], tuple[UniqueClaim | None, T]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,6 @@ class Uniqueness:
 
         Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant.
         """
-        if options.newest_wins:
-            return cls(task, options, locks, by_key(task, options.by, locks))
         by = None if options.by is None else _compiled(task, options.by, locks.signature)
         return cls(task, options, locks, by)
 
@@ -117,30 +123,25 @@ class Debouncing:
 
     @classmethod
     def of(cls, task: str, options: Debounce, locks: KeyTemplate) -> Self:
-        """Raises as :func:`by_key` does."""
-        return cls(task, options, by_key(task, options.by, locks))
+        """Of a *task* that *locks* keys.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` where that is its name alone, or there are
+        several keys: a message waits at one.
+        """
+        if len(locks.parts) > 1:
+            raise ConfigurationError("calls can be debounced only if the task locks one key")
+        if options.by is not None:
+            return cls(task, options, _compiled(task, options.by, locks.signature))
+        if locks.names == (task,):
+            raise ConfigurationError(
+                "all calls lock the task's name: say by= which of them the newest one is to "
+                "replace, as in by='{order_id}', or give the task a key"
+            )
+        return cls(task, options, locks)
 
     def key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """At which key of the store a call waits. Raises as :meth:`KeyTemplate.keys` does."""
         return DEBOUNCED + named_by(self.task, self.by, args, kwargs)
-
-
-def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:
-    """What tells calls of *task* apart where the newest wins: *by*, or else what it *locks*.
-
-    Raises :exc:`~celery_dlock.ConfigurationError` where that is its name alone, or there are
-    several keys: a message waits at one.
-    """
-    if len(locks.parts) > 1:
-        raise ConfigurationError("the newest call can win only if the task locks one key")
-    if by is not None:
-        return _compiled(task, by, locks.signature)
-    if locks.names == (task,):
-        raise ConfigurationError(
-            "all calls lock the task's name: say by= which of them the newest one is to replace, "
-            "as in by='{order_id}', or give the task a key"
-        )
-    return locks
 
 
 def _compiled(task: str, by: Key, signature: Signature) -> KeyTemplate:
@@ -176,46 +177,18 @@ class UniqueClaims:
     def __init__(self, store: LockBackend, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._counted: dict[str, Stored] = {}
 
     def call(self, name: str, claim: UniqueClaim, ttl: float) -> tuple[bytes | None, Called]:
         """The task of *claim* is called: the stored value, whether to publish it, under which id.
 
-        A call that publishes nothing only writes that it was counted. If another one is faster it
-        is not counted: else many calls at once would keep overtaking each other. What this process
-        wrote of the last duplicate is probably there still.
+        One round trip for a duplicate of what the broker has, which writes nothing.
         """
 
-        def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
-            outcome = called(stored, claim, self._clock(), lives=lives)
+        def rule(stored: UniqueClaim | None, lives: Lives) -> tuple[UniqueClaim, Called]:
+            outcome = called(stored, claim, self._clock(), lives)
             return outcome.claim, outcome
 
-        def counts(outcome: Called) -> bool:
-            return not outcome.publish
-
-        probable = self._counted.get(name, NOTHING)
-        stored, outcome = self._change(name, claim.task_id, rule, ttl, probable, counts)
-        if outcome.publish:
-            self._counted.pop(name, None)
-        else:
-            if len(self._counted) >= REMEMBERED:
-                self._counted.clear()
-            self._counted[name] = stored
-        return stored[0], outcome
-
-    def newest(
-        self, name: str, claim: UniqueClaim, ttl: float, begun: bytes | None
-    ) -> tuple[bytes, UniqueClaim]:
-        """The claim that is stored after a call: one whose message it is to replace, or *claim*.
-
-        That takes the place of none, or of one whose task has *begun*.
-        """
-        value, lasts = claim.encode(), round(claim.lasts(ttl, self._clock()) * SECOND)
-        stored = self._store.swap(name, begun, value, lasts)
-        if stored is None:  # what has begun has ended its claim meanwhile
-            stored = self._store.swap(name, None, value, lasts)
-        stored = value if stored is None else stored
-        return stored, _decoded(name, stored)
+        return self._change(name, claim.task_id, rule, ttl, None)
 
     def other(self, name: str, task_id: str) -> str | None:
         """The id of another task that lives; nothing is changed."""
@@ -230,81 +203,73 @@ class UniqueClaims:
     ) -> tuple[bytes | None, Met]:
         """A worker has the message of *claim*: the stored value, and what it is told."""
 
-        def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Met]:
-            becomes, other = met(stored, claim, lives=lives)
+        def rule(stored: UniqueClaim | None, lives: Lives) -> tuple[UniqueClaim, Met]:
+            becomes, other = met(stored, claim, lives)
             return becomes, Met(other, becomes.again)
 
-        (text, _), answer = self._change(name, claim.task_id, rule, ttl, _readable(expected))
-        return text, answer
+        return self._change(name, claim.task_id, rule, ttl, expected)
 
     def begin(self, name: str, task_id: str, ttl: float, expected: bytes | None) -> Met:
         """The body begins, and the task is unique until then."""
 
-        def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, Met]:
-            becomes, other = begun(stored, task_id, self._clock(), lives=lives)
+        def rule(stored: UniqueClaim | None, lives: Lives) -> tuple[UniqueClaim | None, Met]:
+            becomes, other = begun(stored, task_id, self._clock(), lives)
             return becomes, Met(other, stored is not None and stored.again)
 
-        _, answer = self._change(name, task_id, rule, ttl, _readable(expected))
+        _, answer = self._change(name, task_id, rule, ttl, expected)
         return answer
 
     def doubt(self, name: str, claim: UniqueClaim, ttl: float) -> None:
         """Whether the message of *claim* was published is not known."""
 
-        def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+        def rule(stored: UniqueClaim | None, _: Lives) -> tuple[UniqueClaim | None, None]:
             return doubted(stored, claim), None
 
-        self._change(name, claim.task_id, rule, ttl, (claim.encode(), claim))
+        self._change(name, claim.task_id, rule, ttl, claim.encode())
 
     def end(
         self, name: str, task_id: str, ttl: float, expected: bytes | None, attempt: str = ""
     ) -> None:
         """The task has ended, or that *attempt* of it. What another one has is not touched."""
 
-        def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+        def rule(stored: UniqueClaim | None, _: Lives) -> tuple[UniqueClaim | None, None]:
             return ended(stored, task_id, self._clock(), attempt), None
 
-        self._change(name, task_id, rule, ttl, _readable(expected))
+        self._change(name, task_id, rule, ttl, expected)
 
     def forget(self, name: str, task_id: str) -> None:
         """Delete the claim of that task, also if its period is not over."""
 
-        def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+        def rule(stored: UniqueClaim | None, _: Lives) -> tuple[UniqueClaim | None, None]:
             return None if stored is None or stored.task_id == task_id else stored, None
 
-        self._change(name, task_id, rule, SECOND, NOTHING)
+        self._change(name, task_id, rule, SECOND, None)
 
     def _change(
-        self,
-        name: str,
-        task_id: str,
-        rule: Rule[T],
-        ttl: float,
-        probable: Stored,
-        counts: Callable[[T], bool] = lambda _: False,
-    ) -> tuple[Stored, T]:
+        self, name: str, task_id: str, rule: Rule[T], ttl: float, expected: bytes | None
+    ) -> tuple[bytes | None, T]:
         """Store what *rule* makes of the current claim; what is stored, and the rule's answer.
 
-        *probable* is what probably is now. An answer that only *counts* is written at the
-        first try on the current value, or not at all.
+        What is *expected* to be stored is only tried; a current claim that stays as it is is not
+        written again.
         """
-        (text, stored), counted, is_current = probable, False, False
+        (text, stored), is_current = _readable(expected), False
         while True:
-            lives = stored is not None and stored.task_id != task_id and self._shows(stored)
-            becomes, answer = rule(stored, lives)
-            if counted and counts(answer):
-                return (text, stored), answer
-            counted = is_current and counts(answer)
+            others = stored if stored is not None and stored.task_id != task_id else None
+            becomes, answer = rule(stored, partial(self._shows, others))
+            if is_current and becomes == stored:
+                return text, answer
             lasts = 0.0 if becomes is None else becomes.lasts(ttl, self._clock())
             value = None if becomes is None else becomes.encode()
             current = self._store.swap(name, text, value, round(lasts * SECOND))
             if current == value:
-                return (value, becomes), answer
+                return value, answer
             text, stored = current, None if current is None else _decoded(name, current)
             is_current = True
 
-    def _shows(self, claim: UniqueClaim) -> bool:
-        """Whether the lock store shows that the task runs, waits or was woken."""
-        if not claim.key:
+    def _shows(self, claim: UniqueClaim | None) -> bool:
+        """Whether the lock store shows that the task of *claim* runs, waits or was woken."""
+        if claim is None or not claim.key:
             return False
         (state,) = self._store.look([claim.key])
         waiting = [turn.task for turn in state.grants] + [entry.task for entry in state.waiting]

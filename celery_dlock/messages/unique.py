@@ -26,34 +26,29 @@ UNIQUE = "dlock_unique"
 class UniqueTerms:
     """The ``name`` of the claim, and how long it lasts: ``until`` when, in seconds the ``ttl``.
 
-    ``stored`` is what the store had there as the task was published. Where the newest call wins
-    (``newest_wins``) no worker asks who lives: it only ends the claim of what it starts.
+    ``stored`` is what the store had there as the task was published.
     """
 
     name: str
     until: Until
     ttl: float
     stored: bytes | None = None
-    newest_wins: bool = False
 
     @classmethod
     def of(cls, unique: Uniqueness, name: str, stored: bytes | None = None) -> Self:
-        options = unique.options
-        return cls(name, options.until, options.ttl, stored, options.newest_wins)
+        return cls(name, unique.options.until, unique.options.ttl, stored)
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Self | None:
         """The terms of the task with *headers*; ``None`` for a task without, and for nonsense."""
-        header = _header_of(headers)
-        match header:
+        match _header_of(headers):
             case {
                 "name": str(name),
                 "until": "done" | "start" as until,
                 "ttl": int(ttl) | float(ttl),
                 "stored": str(stored),
             } if name and is_text(name) and is_text(stored) and 0 < ttl <= LONGEST_DURATION:
-                newest_wins = header.get("newest_wins") is True
-                return cls(name, until, float(ttl), stored.encode() or None, newest_wins)
+                return cls(name, until, float(ttl), stored.encode() or None)
             case _:
                 return None
 
@@ -61,7 +56,7 @@ class UniqueTerms:
         """The header of the *task* with that id."""
         stored = (self.stored or b"").decode()
         terms = {"name": self.name, "until": self.until, "ttl": self.ttl, "stored": stored}
-        return _about(task_id, task, **terms, **({"newest_wins": True} if self.newest_wins else {}))
+        return _about(task_id, task, **terms)
 
 
 def duplicate(task_id: str, task: str, of: str) -> dict[str, Any]:

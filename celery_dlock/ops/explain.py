@@ -484,7 +484,7 @@ def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
     task = facts(app, task_id, store_unavailable=unavailable)
     clock = Clock.of(app, task.store.now if task.store else None)
     verdict = _verdict(task, clock)
-    claims = (claim.sentence(clock) for claim in _in_store(task).living)
+    claims = (claim.sentence() for claim in _in_store(task).living)
     sentences = (*verdict.reasons, *claims, *besides(task, verdict.state, clock))
     return Answer(
         task_id,

@@ -69,7 +69,7 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
             if facts.broker
         ]
         unique = living(runtime(app).existing_store(), key=key)
-        sentences += [f"{claim.task_id} {claim.sentence(clock)}" for claim in unique[:limit]]
+        sentences += [f"{claim.task_id} {claim.sentence()}" for claim in unique[:limit]]
     except BackendUnavailable as exc:
         unavailable = str(exc)
         sentences.append(f"the lock store did not answer: {unavailable}")

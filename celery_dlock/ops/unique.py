@@ -1,4 +1,4 @@
-"""Unique tasks that live: under which claim, and how many calls were answered with them."""
+"""Unique tasks that live, and under which claim."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from celery_dlock.core.sentences import count
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.ops.event_text import Clock
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 
@@ -23,7 +21,7 @@ class Living:
     """The task that lives under a unique ``claim``, or is remembered for its period if ``over``.
 
     The broker has its message, published or due at ``heard``, unless the lock store has it at
-    ``key``. ``calls`` were answered with it, the last one at ``called``.
+    ``key``.
     """
 
     claim: str
@@ -33,30 +31,22 @@ class Living:
     key: str
     heard: datetime
     over: bool
-    calls: int
-    called: datetime | None
 
     @classmethod
     def of(cls, name: str, claim: UniqueClaim) -> Self:
         values = asdict(claim)
-        fields = {field: values[field] for field in ("name", "where", "key", "over", "calls")}
-        called = _instant(claim.called) if claim.calls else None
+        fields = {field: values[field] for field in ("name", "where", "key", "over")}
         return cls(
             claim=name,
             task_id=claim.task_id,
             heard=_instant(claim.heard),
-            called=called,
             **fields,
         )
 
-    def sentence(self, clock: Clock) -> str:
+    def sentence(self) -> str:
         """What goes on after "the task"."""
         lives = "is remembered for its period" if self.over else "lives"
-        lives = f"{lives} as the unique task {self.claim!r}"
-        if self.called is None:
-            return lives
-        calls = f"{count(self.calls, 'call')} {'was' if self.calls == 1 else 'were'} answered"
-        return f"{lives}: {calls} with it, the last one at {clock.tell(self.called)}"
+        return f"{lives} as the unique task {self.claim!r}"
 
 
 def living(

@@ -1,7 +1,7 @@
 """One call of a task, where it is published: who lives, and whose message it is to be.
 
-A duplicate call of a unique task publishes nothing. Where the newest call wins, and of debounced
-calls, its message takes the place of the one that waits in the store.
+A duplicate call of a unique task publishes nothing. The message of a debounced call takes the place
+of the one that waits in the store.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from kombu.exceptions import OperationalError
 
 from celery_dlock.core.events import Deduplicated, Subject, Unavailable
 from celery_dlock.core.unique import UniqueClaim
-from celery_dlock.errors import BackendUnavailable, ConfigurationError, DuplicateTask
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import Debouncing, Uniqueness
 from celery_dlock.messages.countdown import countdown_from, seconds_until
 from celery_dlock.messages.envelope import is_delayed
 from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, debounced, duplicate, is_about
-from celery_dlock.policies.base import queueing
 from celery_dlock.publishing.outbox import (
     NextStep,
     NotPublished,
@@ -68,9 +67,8 @@ class Call:
     def publish(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of the task that is published, or of the one that lives.
 
-        Raises :exc:`~celery_dlock.DuplicateTask` where the task wants that,
-        :exc:`~celery_dlock.ConfigurationError` for arguments that no key or name can be made of,
-        and what Celery raises.
+        Raises :exc:`~celery_dlock.ConfigurationError` for arguments that no key or name can be
+        made of, and what Celery raises.
         """
         definition = self.task.lock_definition
         unique, debounce = definition.unique, definition.debounce
@@ -79,9 +77,6 @@ class Call:
         if debounce is not None:
             return _publish_debounced(self, debounce, debounce.key(args, kwargs))
         assert unique is not None
-        if unique.options.newest_wins:
-            key = definition.keys(args, kwargs).own[0]
-            return _publish_newest(self, unique, unique.name(args, kwargs), key)
         try:
             name = unique.name(args, kwargs)
         except ConfigurationError:
@@ -92,13 +87,13 @@ class Call:
 
     def _asks_nobody(self) -> bool:
         """Whether it is published like any task. What is published again has its claim, or had
-        none. Where the newest call wins, one that somebody depends on, or with a time of its own,
-        neither replaces another nor is replaced.
+        none. A debounced one that somebody depends on, or with a time of its own, neither replaces
+        another nor is replaced.
         """
         task, task_id, options = self.task, self.task_id, self.options
         if task.app.conf.task_always_eager or is_about(task_id, task.name, options.get("headers")):
             return True
-        if task.lock_definition.newest_wins:
+        if task.lock_definition.debounce is not None:
             later = any(map(options.get, ("eta", "countdown"))) or is_delayed(options)
             return self.depended_on or later
         return task_id is not None and identity_as_sent(task_id, options) == identity(task.request)
@@ -149,41 +144,6 @@ class Call:
         return Subject(task_id, self.task.name, self.task.lock_definition.label)
 
 
-# The newest call wins.
-
-
-def _publish_newest(call: Call, unique: Uniqueness, name: str, key: str) -> Any:
-    """Replace the message of the task that waits at *key*, or wait there.
-
-    The unique claim *name* says whose message it is, and at which key that waits. It is put there
-    before the message: a publisher that dies in between leaves an id under which the next one parks
-    its own.
-    """
-    task, process = call.task, runtime(call.task.app)
-    mine = UniqueClaim(f"{uuid()}:0:0", task.name, this_process(), time.time(), key)
-    terms = queueing(task.lock_definition.policy)
-    assert terms is not None
-    claims, begun = process.unique_claims, None
-    try:
-        while True:  # for each one that has begun meanwhile
-            stored, claim = claims.newest(name, mine, unique.options.ttl, begun)
-            living, replaces = claim.task_id, claim.task_id != mine.task_id
-            question = Question(terms, claim.key or key, claim.heard, replaces=replaces)
-            headers = UniqueTerms.of(unique, name, stored).header(living, task.name)
-            result = call.send(living, headers, question, duplicate=replaces)
-            if not isinstance(result, NotPublished):
-                if replaces:
-                    process.sinks.emit(Deduplicated(call.subject(mine.task_id), name, living))
-                return result
-            if result.living is None:
-                break
-            begun = stored
-    except BackendUnavailable as exc:
-        process.sinks.emit(Unavailable(call.subject(mine.task_id), str(exc)))
-    headers = UniqueTerms.of(unique, name).header(mine.task_id, task.name)
-    return call.send(mine.task_id, headers)
-
-
 def _publish_debounced(call: Call, debounce: Debouncing, key: str) -> Any:
     """Replace the message of the task that waits at *key*, or wait there, until the call is due.
 
@@ -192,7 +152,7 @@ def _publish_debounced(call: Call, debounce: Debouncing, key: str) -> Any:
     """
     task, task_id, headers = call.task, uuid(), {}
     try:
-        result = call.send(task_id, question=Question(debounce.options, key, replaces=True))
+        result = call.send(task_id, question=Question(debounce.options, key))
         if not isinstance(result, NotPublished):
             return result
         if result.living is not None:
@@ -202,9 +162,6 @@ def _publish_debounced(call: Call, debounce: Debouncing, key: str) -> Any:
         headers = debounced(task_id, task.name, key)
     countdown = countdown_from(task.app, debounce.options.delay)
     return call.send(task_id, headers, countdown=countdown)
-
-
-# The first call wins.
 
 
 class _UniqueCall:
@@ -243,8 +200,6 @@ class _UniqueCall:
         if reply.publish:  # whose message nobody has seen for too long
             again = {"duplicate": True, "retries": reply.claim.retries}
             return self._send(living, reply.claim, stored, **again)
-        if options.on_duplicate == "raise":
-            raise DuplicateTask(call.task.name, living)
         _note_own(call.task, living)
         result = call.result_of(living)
         if call.task.app.conf.result_backend in ("rpc", "rpc://"):

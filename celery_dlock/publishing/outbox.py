@@ -65,15 +65,14 @@ class Question:
     """Whether the message may wait at ``key``, or at the first key of its arguments: in its queue,
     or debounced, as the ``terms`` say.
 
-    It waits ``since`` then. If it ``replaces`` the message that waits there, and cannot, it is not
-    published. If a canvas ``goes_on`` with the task, it goes by the broker where the store cannot
-    be asked: nobody could publish it again. A ``next_step`` waits at the head.
+    It waits ``since`` then. A debounced one that cannot wait is not published. If a canvas
+    ``goes_on`` with the task, it goes by the broker where the store cannot be asked: nobody could
+    publish it again. A ``next_step`` waits at the head.
     """
 
     terms: Queueing | Debounce
     key: str = ""
     since: float | None = None
-    replaces: bool = False
     goes_on: bool = False
     next_step: NextStep | None = None
 
@@ -159,7 +158,7 @@ class Outbox:
         # What its turn could not bring to a worker is for the broker to refuse now.
         if too_large or exceeds(self._producer.connection, parked):
             process.sinks.emit(TooLarge(subject, len(message)))
-            return NotPublished() if question.replaces else False
+            return NotPublished() if isinstance(question.terms, Debounce) else False
         self._declare(options)
         reply: Reply[EnterVerdict | str]
         if isinstance(question.terms, Debounce):
@@ -186,7 +185,10 @@ class Outbox:
         if refusal := self._wake(process, reply.wakes, message, parked):
             process.manager.take_back([claim])
             raise refusal
-        return self._answer(reply.verdict, subject.task_id)
+        if isinstance(reply.verdict, str):
+            living = task_id_of(reply.verdict)
+            return living == subject.task_id or NotPublished(living)
+        return isinstance(reply.verdict, Park | Drop)  # not where its queue is full
 
     def _wake(
         self, process: Runtime, wakes: Sequence[Wake], message: bytes, parked: ParkedMessage
@@ -197,15 +199,6 @@ class Outbox:
         except Unpublishable as exc:
             return exc.__cause__
         return None
-
-    def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
-        living, replaces = task_id, self._question.replaces
-        if isinstance(verdict, str):
-            living = task_id_of(verdict)
-            is_kept = living == task_id
-        else:  # not where its queue is full, or the task whose message it was to replace has begun
-            is_kept = isinstance(verdict, Park) or (isinstance(verdict, Drop) and not replaces)
-        return is_kept or (replaces and NotPublished(living))
 
     def _claim(self, body: tuple[Any, ...], task: str) -> Claim:
         terms, key = self._question.terms, self._question.key
@@ -219,8 +212,7 @@ class Outbox:
         if self._question.next_step is not None:
             claim = enqueued(Access(), terms, key, task, self._task.name)
             return replace(claim, wait=WaitMode.HEAD, ordered=True, supersedes=False)
-        claim = enqueued(access, terms, key, task, self._task.name)
-        return replace(claim, wait=WaitMode.NEWEST) if self._question.replaces else claim
+        return enqueued(access, terms, key, task, self._task.name)
 
     def _parked(
         self, process: Runtime, claim: Claim, subject: Subject, body: Any, options: dict[str, Any]

@@ -21,7 +21,7 @@ from celery_singleton import Singleton
 from rich.console import Console
 from rich.table import Table
 
-from celery_dlock import Debounce, LockedTask, Queue, Unique
+from celery_dlock import Debounce, LockedTask, Queue
 from celery_dlock.runtime import forget
 from scripts.benchmarks.measure import Measured, in_turns, percentile
 from tests.services.redis import RedisServer
@@ -125,10 +125,6 @@ def _unique(app: Celery, store: str) -> Publish:
     return _ours(app, store, lock_unique="done")
 
 
-def _replaces(app: Celery, store: str) -> Publish:
-    return _ours(app, store, lock_unique=Unique(on_duplicate="newest"))
-
-
 def _debounced(app: Celery, store: str) -> Publish:
     return _ours(app, store, lock_unique=Debounce(3600, 3600))
 
@@ -163,7 +159,6 @@ CONTESTANTS: dict[str, Callable[[Celery, str], Publish]] = {
     "a locked task": _ours,
     "an ordered task": _ordered,
     "a unique task": _unique,
-    "the newest wins": _replaces,
     "a debounced task": _debounced,
     ONCE: _once,
     "celery-singleton": _singleton,

@@ -49,7 +49,6 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "chained": {"lock_on_contention": Queue(), "lock_reserve": "chain"},
     "once": {"lock_on_contention": Queue(), "lock_unique": Unique(by="{key}")},
     "again": {"lock_on_contention": Queue(), "lock_unique": Unique("start", by="{key}")},
-    "newest call": {"lock_unique": Unique(on_duplicate="newest")},
     "debounced": {"lock_unique": Debounce(delay=0.4, max_delay=1.5)},
 }
 
@@ -146,9 +145,6 @@ FEATURES: Mapping[str, tuple[Key, ...]] = {
     "revoke": (Key("revoked", "queued", revoked=True),),
     "unique until done": (Key("once", "once", instead=_DURING, called=True, weight=2),),
     "unique until start": (Key("again", "again", instead=_AFTER, called=True),),
-    "newest call": (
-        Key("call", "newest call", instead=_AFTER, called=True, newest=True, stored=True),
-    ),
     "debounce": (
         Key("sudden", "debounced", instead=_AFTER, called=True, newest=True, stored=True),
     ),

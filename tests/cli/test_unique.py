@@ -31,24 +31,24 @@ def stands(desk: Operator, name: str = NAME) -> bool:
 
 def test_they_are_listed_behind_the_keys(desk: Operator) -> None:
     desk.hold("day:2", "runs")
-    claims(desk, calls=3, called=time.time() - 60)
+    claims(desk)
     claims(desk, "report(day=2)", task="runs:0:0", key="day:2")
     claims(desk, "report(day=3)", task="was:0:0", over=True, period_ends=time.time() + 60)
 
     head, held, blank, columns, *rows = desk.run("ls").stdout.splitlines()
 
     assert (head.split()[0], held.split()[0], blank) == ("KEY", "day:2", "")
-    assert columns.split() == ["UNIQUE", "TASK", "ID", "AT", "CALLS", "LAST", "CALL"]
+    assert columns.split() == ["UNIQUE", "TASK", "ID", "AT"]
     assert [row.split() for row in rows] == [
-        [NAME, "lives", "the", "broker", "3", "1", "min"],
+        [NAME, "lives", "the", "broker"],
         ["report(day=2)", "runs", "day:2"],
         ["report(day=3)", "was", "its", "period"],
     ]
     told = desk.read("ls")["unique"]
-    assert [(each["claim"], each["task_id"], each["calls"]) for each in told] == [
-        (NAME, "lives", 3),
-        ("report(day=2)", "runs", 0),
-        ("report(day=3)", "was", 0),
+    assert [(each["claim"], each["task_id"]) for each in told] == [
+        (NAME, "lives"),
+        ("report(day=2)", "runs"),
+        ("report(day=3)", "was"),
     ]
 
 
@@ -73,20 +73,12 @@ def test_what_cannot_be_read_is_left_out(desk: Operator) -> None:
     assert [each["claim"] for each in desk.read("ls")["unique"]] == [NAME]
 
 
-@pytest.mark.parametrize(
-    ("calls", "says"),
-    [
-        (0, f"- lives as the unique task '{NAME}'"),
-        (1, f"- lives as the unique task '{NAME}': 1 call was answered with it, the last one at"),
-        (3, f"- lives as the unique task '{NAME}': 3 calls were answered with it, the last one at"),
-    ],
-)
-def test_a_task_says_that_it_lives(desk: Operator, calls: int, says: str) -> None:
-    claims(desk, calls=calls, called=time.time())
+def test_a_task_says_that_it_lives(desk: Operator) -> None:
+    claims(desk)
 
     told = desk.run("show", "lives")
 
-    assert says in told.stdout
+    assert f"- lives as the unique task '{NAME}'" in told.stdout
     assert "task lives: waiting\n- waits in the broker" in told.stdout
     assert told.exit_code == 0
 

@@ -379,13 +379,6 @@ IN_RULES = {
             Reply(Run(0, reply.verdict.holder.token)) if isinstance(reply.verdict, Same) else reply
         ),
     ),
-    "keeps the first message": Defect(
-        "test_the_newest_message_is_woken_in_the_place_of_the_first",
-        "_commit",
-        lambda commit, store, op, before, step, now: commit(
-            store, op, before, replace(step, rewrites=""), now
-        ),
-    ),
     "never puts off": Defect(
         "test_a_newer_one_takes_its_place_and_puts_it_off",
         "postpone",

@@ -15,6 +15,7 @@ from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.etcd_store import counted
 from tests.contract.operations import operations
 from tests.services.etcd import EtcdServer
+from tests.services.unique import duplicate_call
 
 pytestmark = pytest.mark.server("etcd")
 
@@ -42,6 +43,18 @@ def test_an_uncontended_task_takes_one_transaction_in_and_one_out(
             backend.leave(mine, outcome)
 
     assert cost == {"Txn": 2 * 20}
+
+
+def test_a_duplicate_call_of_a_unique_task_writes_nothing(
+    backend: EtcdBackend, own_etcd_server: EtcdServer
+) -> None:
+    call, costs = duplicate_call(backend), []
+    for _ in range(2):
+        with counted(own_etcd_server) as cost:
+            call()
+        costs.append(cost)
+
+    assert costs == [{"Txn": 3}, {"Txn": 2}]
 
 
 def test_a_hundred_leases_are_renewed(backend: EtcdBackend, own_etcd_server: EtcdServer) -> None:

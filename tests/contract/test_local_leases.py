@@ -211,8 +211,8 @@ def test_who_does_not_get_the_key_has_nothing_to_give_up(
     assert store._own().leases._expired == {}
 
     store.rows.before_commit = lambda _: expected.update(watched(store))
-    for wait in (WaitMode.ENQUEUE, *[WaitMode.NEWEST] * 20):
-        reply = store.enter(claim("b", "", ttl=0, wait=wait), b"b")
+    for task in map(str, range(20)):
+        reply = store.enter(claim(task, "", ttl=0, wait=WaitMode.ENQUEUE), b"b")
         assert isinstance(reply.verdict, Park)
 
     assert expected == mine

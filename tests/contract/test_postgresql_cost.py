@@ -25,6 +25,7 @@ from tests.contract.postgresql_store import counted
 from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
 from tests.services.proxy import Proxy, proxy_to
+from tests.services.unique import duplicate_call
 
 pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
 
@@ -108,6 +109,17 @@ def test_all_leases_of_a_process_are_renewed_in_one_flight(
 
     assert cost(lambda: verdicts.extend(backend.renew(claims))) == 1
     assert all(isinstance(verdict, Renewed) for verdict in verdicts)
+
+
+def test_a_duplicate_call_of_a_unique_task_writes_nothing_in_one_flight(
+    backend: PostgresqlBackend, cost: Cost, postgresql_server: PostgresqlServer
+) -> None:
+    call = duplicate_call(backend)
+    rows = f"SELECT xmin, ctid FROM dlock.swap WHERE prefix = '{backend._prefix}'"
+    before = postgresql_server.query(rows)
+
+    assert (cost(call), cost(call)) == (1, 1)
+    assert postgresql_server.query(rows) == before
 
 
 def test_everything_else_takes_at_most_three_flights(

@@ -16,6 +16,7 @@ from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
 from tests.services.redis import RedisServer
+from tests.services.unique import duplicate_call
 
 pytestmark = pytest.mark.server("redis")
 
@@ -50,6 +51,18 @@ def test_a_contended_task_takes_three_round_trips(redis_server: RedisServer) -> 
             running(store.backend.enter(mine, b"message"))
             store.backend.leave(mine, Outcome.DONE)
         assert (cost.requests, cost.commands["evalsha"]) == (2, 2)
+
+
+def test_a_duplicate_call_of_a_unique_task_reads_in_one_round_trip(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        _warm(store)
+        call = duplicate_call(store.backend)
+        for _ in range(2):
+            with store.counted() as cost:
+                call()
+            assert (cost.requests, cost.commands) == (1, Counter(evalsha=1, time=1, get=1))
 
 
 def test_all_leases_of_a_worker_are_renewed_in_one_round_trip(redis_server: RedisServer) -> None:

@@ -19,6 +19,7 @@ from celery_dlock.stores.zookeeper.store import ZooKeeperBackend, ZooKeeperRows
 from celery_dlock.testing.contract.words import ENQUEUE, QUEUE, claim, park, running
 from tests.contract.operations import operations
 from tests.contract.zookeeper_store import plain_client, session_of
+from tests.services.unique import duplicate_call
 from tests.services.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.server("zookeeper")
@@ -90,6 +91,19 @@ def test_an_uncontended_task_takes_two_commits_and_nothing_else(backend: ZooKeep
     # Version row, generation and holder; that it is not done already takes a node and its removal.
     assert entering.operations == Counter(Create=4, SetData=1, Delete=1)
     assert leaving.operations == Counter(Delete=3, Create=1)
+
+
+def test_a_duplicate_call_of_a_unique_task_writes_nothing(backend: ZooKeeperBackend) -> None:
+    call = duplicate_call(backend)
+    with counted(backend) as first:
+        call()
+    with counted(backend) as more:
+        call()
+
+    # That what was read still stands is confirmed: a server may be behind the others.
+    assert (first.flights, more.flights) == (3, 2)
+    assert more.requests == Counter(GetData=1, Transaction=1)
+    assert set(more.operations) == {"CheckVersion"}
 
 
 def test_all_leases_of_a_process_are_renewed_in_one_flight(backend: ZooKeeperBackend) -> None:

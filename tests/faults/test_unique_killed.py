@@ -197,9 +197,6 @@ def test_two_hundred_calls_from_many_threads_are_one_message(make_lab: MakeLab) 
     assert len({result.id for result in every}) == 1
     assert [result.is_duplicate for result in every].count(False) == 1
     assert waiting(lab) == 1
-    found = claim(lab, "apply", "42", 1)
-    assert found is not None
-    assert 0 < found.calls <= 199  # of calls that overtake each other not all are counted
 
 
 @pytest.mark.parametrize("unique", ["done", "start"])

@@ -17,7 +17,7 @@ from tests.inspection.patients import found, patient
 
 ROOT = Path(__file__).resolve().parents[2]
 
-KINDS = ("tasks", "results", "unique", "newest", "metrics", "settings")
+KINDS = ("tasks", "results", "unique", "debounced", "metrics", "settings")
 
 WEEK = Unique(period=7 * 86_400)
 DEBOUNCE = Debounce(1, 2, by="{order_id}")
@@ -70,7 +70,7 @@ def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
         # What a unique task cannot keep
         ({"lock_unique": "done"}, RESULTS, {}),
         ({"lock_unique": "done"}, OVER_RPC, {"unique-rpc": "weak"}),
-        ({"lock_unique": DEBOUNCE}, OVER_RPC, {"newest-rpc": "weak"}),
+        ({"lock_unique": DEBOUNCE}, OVER_RPC, {"debounced-rpc": "weak"}),
         ({"lock_unique": DEBOUNCE}, {"dlock_done_ttl": 0}, {}),
         ({}, OVER_RPC, {}),
         ({"lock_unique": "start"}, {"dlock_done_ttl": 0}, {"unique-copies": "weak"}),

@@ -56,9 +56,9 @@ def holds(shop: Celery) -> int:
     before = running(here.backend.enter(Claim("order:1", "before:0:0", "n", ttl=MINUTE))).token
     free(shop, "order:1")
     now = time.time_ns() // 1000
-    for name, at, calls in (("report(2026-11)", "report:2026-11", 4), ("refresh(shoes)", "", 0)):
+    for name, at in (("report(2026-11)", "report:2026-11"), ("refresh(shoes)", "")):
         heard, who = time.time() - 20, f"{'2fac1234-report' if at else '77b1c2d3-refresh'}:0:0"
-        claim = UniqueClaim(who, name, "web", heard, at, calls=calls, called=heard + 15)
+        claim = UniqueClaim(who, name, "web", heard, at)
         here.backend.swap(name, None, claim.encode(), 60 * MINUTE)
     for key, minutes, tasks in (
         ("order:1002", 7.2, (SHIP, PAY, "6fa459ea-ship", "16fd2706-audit")),

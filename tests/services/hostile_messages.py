@@ -43,7 +43,6 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
         "stands": "stands",
         "duplicate_of": "another",
         "debounced_at": "hot",
-        "newest_wins": True,
     },
     DELIVERY: {"nonce": "forged", "body": "forged"},
 }

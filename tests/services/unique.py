@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from celery_dlock import BackendUnavailable, LockedTask
 from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.locks.unique import UniqueClaims
+from celery_dlock.stores.base import LockBackend
 from tests.services.desk import Desk
 
 Make = Callable[..., LockedTask]
@@ -25,22 +28,6 @@ def maker(desk: Desk) -> Make:
             return str(does(self) if does else day)
 
         return report
-
-    return make
-
-
-def saver(desk: Desk, unique: Any) -> Make:
-    """``make(does, …)``: a task of a document, whose runs note its text and their ids."""
-
-    def make(does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
-        given = {"name": "save", "key": "doc:{doc}", "unique": unique, **options}
-
-        @desk.locked(bind=True, **given)
-        def save(self: Any, text: str, doc: int = 7) -> str:
-            desk.ran.append((text, self.request.id))
-            return str(does(self) if does else text)
-
-        return save
 
     return make
 
@@ -74,6 +61,18 @@ def without_answer(ask: Callable[..., object] | None = None) -> Callable[..., No
         raise BackendUnavailable("no answer")
 
     return asked
+
+
+def duplicate_call(store: LockBackend) -> Callable[[], object]:
+    """Another call like one whose message the broker has."""
+    claims, now = UniqueClaims(store), time.time()
+    claims.call("report(1)", UniqueClaim("lives:0:0", "report", "web:1", now), 3600)
+
+    def call() -> None:
+        _, answer = claims.call("report(1)", UniqueClaim("mine:0:0", "report", "web:2", now), 3600)
+        assert (answer.claim.task_id, answer.publish) == ("lives", False)
+
+    return call
 
 
 class Away:

@@ -105,7 +105,7 @@ DEFECTS: Mapping[str, Defect] = {
         "delivery.plan", "lost", lambda whole, *of: FailWith(of[1], whole(*of).event)
     ),
     "what is too long for the store is parked": Defect(
-        "worker.parking", "Parking._enter", _all_is_parked, seed=3200
+        "worker.parking", "Parking._enter", _all_is_parked, seed=1600
     ),
     "a chain behind a task that is skipped does not end": Defect(
         "delivery.result_state", "skip_rest_of_chain", _ends_no_chain
@@ -121,7 +121,7 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "a body waits for a key of its own": Defect("locks.current", "held_term", _does_nothing),
     "an order that is promised is that of arrival": Defect(
-        "publishing.outbox", "Outbox._ask_or_go_on", lambda *_: False, seed=2700
+        "publishing.outbox", "Outbox._ask_or_go_on", lambda *_: False
     ),
     "what is not published is forgotten": Defect(
         "delivery.outgoing", "Outgoing._park_or_give_back", _forgets_it

@@ -185,7 +185,7 @@ THEMES: Sequence[tuple[Sequence[str], Sequence[Kind]]] = (
     (("queued", "unique", "kept"), (Kind.REVOKE, Kind.REVOKE, Kind.KILL_WORKER, Kind.STOP)),
     # Called as the store does not answer.
     (
-        ("newest", "debounced", "unique", "ordered"),
+        ("debounced", "unique", "ordered"),
         (Kind.STORE_AWAY, Kind.STORE_REFUSES, Kind.STORE_LOSES),
     ),
     # Its turn has come at a limit, and an earlier key is taken.

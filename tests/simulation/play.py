@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from celery_dlock import operate
 from celery_dlock.core.turns import expire
-from celery_dlock.errors import BackendUnavailable, DuplicateTask
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.runtime import finish, forget
 from celery_dlock.stores.base import BackendOptions
@@ -181,7 +181,7 @@ class World:
             return
         try:
             result = self._publish(call)
-        except (BackendUnavailable, OperationalError, NotFound, DuplicateTask):
+        except (BackendUnavailable, OperationalError, NotFound):
             self.in_vain.append(call)  # and whoever calls knows
             return
         if getattr(result, "is_duplicate", False):  # whose message may never have been sent

@@ -169,13 +169,6 @@ KINDS: Mapping[str, Kind] = {
         {"lock_on_contention": Queue(max_wait=None), "lock_unique": Unique(by="{key}")},
         may_skip=True,
     ),
-    "unique_loud": Kind(
-        {
-            "lock_on_contention": Queue(max_wait=None),
-            "lock_unique": Unique(on_duplicate="raise"),
-        },
-        may_skip=True,
-    ),
     "unique_start": Kind(
         {"lock_on_contention": PATIENT, "lock_unique": Unique("start", by="{key}")}, may_skip=True
     ),
@@ -186,7 +179,6 @@ KINDS: Mapping[str, Kind] = {
         },
         may_skip=True,
     ),
-    "newest": Kind({"lock_unique": Unique(on_duplicate="newest", by="{key}")}, may_skip=True),
     "debounced": Kind({"lock_unique": Debounce(2.0, 6.0, by="{key}")}),
     "limited": Kind(
         {"lock_on_contention": Queue(max_wait=None), "soft_time_limit": 10, "time_limit": 30},

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum, StrEnum
-from itertools import count
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -56,11 +55,25 @@ OVER = replace(GONE, period_ends=NOW + 1, over=True)
 def test_what_becomes_of_a_call(
     stands: UniqueClaim | None, lives: bool, publish: bool, duplicate: bool
 ) -> None:
-    answer = called(stands, MINE, NOW, lives=lives)
+    answer = called(stands, MINE, NOW, lambda: lives)
 
     assert (answer.publish, answer.duplicate) == (publish, duplicate)
     assert answer.claim.task_id == ("theirs" if duplicate else "mine")
-    assert answer.claim.calls == duplicate
+    assert publish or answer.claim == stands
+
+
+def test_what_runs_or_waits_is_looked_for_only_where_that_decides() -> None:
+    recently = replace(HELD, heard=NOW)
+
+    for stands in (SENT, recently, OVER):
+        assert called(stands, MINE, NOW, _is_not_asked).claim == stands
+    for task in ("theirs:0:0", "mine:0:0"):
+        assert met(replace(OVER, task=task), MINE, _is_not_asked)[0].task == task
+    assert begun(OVER, "mine", NOW, _is_not_asked) == (OVER, "theirs")
+
+
+def _is_not_asked() -> bool:
+    raise AssertionError("the store was asked")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +94,11 @@ def test_a_message_that_is_here_gives_way_only_to_one_that_lives(
 ) -> None:
     here = replace(MINE, key="day:2")
 
-    assert met(stands, here, lives=lives)[1] == other
-    assert begun(stands, "mine", NOW, lives=lives)[1] == other
+    assert met(stands, here, lambda: lives)[1] == other
+    assert begun(stands, "mine", NOW, lambda: lives)[1] == other
     if other is not None:
-        assert met(stands, here, lives=lives)[0] == stands
-        assert begun(stands, "mine", NOW, lives=lives)[0] == stands
+        assert met(stands, here, lambda: lives)[0] == stands
+        assert begun(stands, "mine", NOW, lambda: lives)[0] == stands
 
 
 CLAIMS = st.builds(
@@ -98,8 +111,7 @@ CLAIMS = st.builds(
     acked=st.booleans(),
     period_ends=st.sampled_from([0.0, NOW + 1]),
     over=st.booleans(),
-    calls=st.integers(0, 9),
-    called=st.floats(0, NOW),
+    again=st.booleans(),
 )
 
 
@@ -119,12 +131,12 @@ def test_a_call_is_answered_with_a_claim_that_stands_and_nobody_is_swallowed_for
 ) -> None:
     """Whoever is not published is answered with what the store shows, or by something recent."""
     now = NOW + minutes * GRACE
-    answer = called(stands, MINE, now, lives=lives)
+    answer = called(stands, MINE, now, lambda: lives)
 
     if not answer.publish:
         assert lives or stands.over or now - stands.heard <= GRACE
     if answer.publish and answer.duplicate:  # the next call is not published within a minute
-        assert not called(answer.claim, MINE, now + GRACE, lives=False).publish
+        assert not called(answer.claim, MINE, now + GRACE, lambda: False).publish
 
 
 @given(CLAIMS)
@@ -178,48 +190,23 @@ class Overtaken(MemoryBackend):
         if was is not None and self.times:
             self.times -= 1
             claim = UniqueClaim.decode(super().swap(name, None, None, 0) or b"")
-            counted = replace(claim, calls=claim.calls + 1)
-            super().swap(name, claim.encode(), counted.encode(), stays)
+            moved = replace(claim, where=f"{claim.where}.")
+            super().swap(name, claim.encode(), moved.encode(), stays)
         return super().swap(name, was, becomes, stays)
 
 
-def test_a_duplicate_that_others_overtake_is_answered_and_not_counted() -> None:
-    store = Overtaken(BackendOptions())
-    UniqueClaims(store, lambda: NOW).call("report(1)", SENT, 60)
-    store.times, store.swaps = 10**9, 0
-
-    _, answer = UniqueClaims(store, lambda: NOW).call("report(1)", MINE, 60)
-
-    assert (answer.claim.task_id, answer.publish, answer.duplicate) == ("theirs", False, True)
-    assert store.swaps == 2
-
-
-def test_a_duplicate_behind_another_of_its_process_takes_one_question_to_the_store() -> None:
+def test_a_duplicate_asks_and_writes_nothing() -> None:
     store = Overtaken(BackendOptions())
     claims = UniqueClaims(store, lambda: NOW)
-    claims.call("report(1)", SENT, 60)
-    claims.call("report(1)", MINE, 60)
+    stands, _ = claims.call("report(1)", SENT, 60)
     store.swaps = 0
 
-    text, answer = claims.call("report(1)", MINE, 60)
+    for number in range(1, 4):
+        text, answer = claims.call("report(1)", MINE, 60)
 
-    assert (answer.duplicate, answer.claim.calls, store.swaps) == (True, 2, 1)
-    assert store.swap("report(1)", None, None, 0) == text
-
-
-def test_what_the_process_remembers_of_a_duplicate_may_be_outdated() -> None:
-    store = MemoryBackend(BackendOptions())
-    ticks = count(NOW)
-    here, elsewhere = (UniqueClaims(store, ticks.__next__) for _ in range(2))
-    here.call("report(1)", SENT, 60)
-    for claims in (here, elsewhere, here, elsewhere):
-        _, answer = claims.call("report(1)", MINE, 60)
-    assert answer.claim.calls == 4
-    elsewhere.end("report(1)", "theirs", 60, None)
-
-    _, answer = here.call("report(1)", MINE, 60)
-
-    assert answer == Called(MINE, publish=True, duplicate=False)
+        assert (answer, text) == (Called(SENT, publish=False, duplicate=True), stands)
+        assert store.swaps == number
+    assert store.swap("report(1)", None, None, 0) == stands
 
 
 def test_what_has_to_be_written_is_written_however_many_are_faster() -> None:

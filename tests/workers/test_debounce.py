@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import chain, group
 from celery.signals import after_task_publish, before_task_publish
 
-from celery_dlock import BackendUnavailable, ConfigurationError, Debounce, Queue, lock
+from celery_dlock import (
+    BackendUnavailable,
+    ConfigurationError,
+    Debounce,
+    LockedTask,
+    Queue,
+    lock,
+)
 from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.events import Debounced, Skipped, TooLarge, Unavailable
 from celery_dlock.messages.headers import HISTORY
 from celery_dlock.ops.overview import lines_in_use
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
-from tests.services.unique import Make, once_more, saver, without_answer
+from tests.services.unique import Make, once_more, without_answer
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("clock")]
 
@@ -25,7 +33,19 @@ WAITS_AT = f"{DEBOUNCED}save({KEY})"
 
 @pytest.fixture
 def make(desk: Desk) -> Make:
-    return saver(desk, Debounce(10, 25))
+    """``make(does, …)``: a task of a document, whose runs note its text and their ids."""
+
+    def make(does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
+        given = {"name": "save", "key": "doc:{doc}", "unique": Debounce(10, 25), **options}
+
+        @desk.locked(bind=True, **given)
+        def save(self: Any, text: str, doc: int = 7) -> str:
+            desk.ran.append((text, self.request.id))
+            return str(does(self) if does else text)
+
+        return save
+
+    return make
 
 
 def keys(desk: Desk) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kombu.transport.memory import Channel, Transport
 
-from celery_dlock import BackendUnavailable, Debounce, DuplicateTask, Queue, Unique, lock
+from celery_dlock import BackendUnavailable, Debounce, Queue, lock
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
 
@@ -17,8 +17,6 @@ CALLS = pytest.mark.parametrize(
     ("options", "result"),
     [
         pytest.param({"unique": "done"}, True, id="a duplicate"),
-        pytest.param({"unique": Unique(on_duplicate="raise")}, DuplicateTask, id="an error"),
-        pytest.param({"unique": Unique(on_duplicate="newest")}, True, id="the newest"),
         pytest.param({"unique": Debounce(10, 25)}, True, id="debounced"),
         pytest.param(ORDERED, False, id="parked"),
     ],
@@ -58,11 +56,7 @@ def test_who_publishes_nothing_asks_the_broker_and_the_result_backend_for_nothin
         save.delay("a")
         spent.clear()
         for _ in range(20):
-            if result is DuplicateTask:
-                with pytest.raises(DuplicateTask):
-                    save.delay("a")
-            else:
-                assert save.delay("a").is_duplicate is result
+            assert save.delay("a").is_duplicate is result
         assert spent == {}
         if options is ORDERED:
             with pytest.MonkeyPatch.context() as patch:
@@ -86,17 +80,3 @@ def test_what_waits_says_of_its_result_what_its_caller_said(desk: Desk, ignored:
     message = desk.receive()
 
     assert (message.headers["ignore_result"], call.ignored) == (ignored, ignored)
-
-
-def test_a_replaced_run_costs_no_connection(desk: Desk, spent: Counter[str]) -> None:
-    @desk.locked("doc:{doc}", name="save", unique=Unique(on_duplicate="newest"))
-    def save(text: str, doc: int = 7) -> str:
-        return text
-
-    first = save.delay("a")  # which is woken at once
-    spent.clear()
-
-    second = save.delay("b")
-
-    assert second.id != first.id
-    assert spent["establish_connection"] == spent["queue_declare"] == 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 from unittest.mock import call
 
 import pytest
-from celery import group
+from celery import chain, group
 
-from celery_dlock import ConfigurationError, Debounce, DuplicateTask, Queue, Unique, lock
+from celery_dlock import ConfigurationError, Debounce, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated
 from tests.services.desk import Desk, open_desk
 from tests.services.unique import UNTIL, Make, claims, maker
@@ -37,18 +36,6 @@ def test_while_one_lives_no_other_is_published(desk: Desk, make: Make, until: st
     assert more[0].get() == "1"
 
 
-def test_or_an_error_with_its_id(desk: Desk, make: Make) -> None:
-    report = make(Unique(on_duplicate="raise"))
-    first = report.delay(1)
-
-    with pytest.raises(DuplicateTask, match="report was not published") as caught:
-        report.delay(1)
-
-    assert (caught.value.task, caught.value.task_id) == ("report", first.id)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert desk.size() == 1
-
-
 @pytest.mark.every_store
 @UNTIL
 def test_when_it_is_done_the_next_call_is_a_new_one(desk: Desk, make: Make, until: str) -> None:
@@ -62,18 +49,6 @@ def test_when_it_is_done_the_next_call_is_a_new_one(desk: Desk, make: Make, unti
     desk.deliver_all()
     assert desk.ran == [1, 1]
     assert claims(desk, report) is None
-
-
-def test_how_many_calls_it_has_answered_is_counted(desk: Desk, make: Make) -> None:
-    report = make()
-    for _ in range(4):
-        report.delay(1)
-
-    claim = claims(desk, report)
-
-    assert claim is not None
-    assert (claim.name, claim.calls) == ("report", 3)
-    assert claim.called >= claim.heard
 
 
 # What is the same.
@@ -120,7 +95,7 @@ def test_tasks_that_share_a_lock_are_not_each_others_duplicates(desk: Desk, make
     assert not refund.delay(1).is_duplicate
 
 
-NEWEST, TWO_KEYS = Unique(on_duplicate="newest"), ["a:{day}", "b:{day}"]
+TWO_KEYS = ["a:{day}", "b:{day}"]
 
 
 @pytest.mark.parametrize(
@@ -129,14 +104,9 @@ NEWEST, TWO_KEYS = Unique(on_duplicate="newest"), ["a:{day}", "b:{day}"]
         ("end", None, "until="),
         (7, None, "unique= takes"),
         ({"until": "done"}, None, "unique= takes"),
-        (lambda: Unique(on_duplicate="merge"), None, "on_duplicate="),  # type: ignore[arg-type]
         (lambda: Unique(ttl=0), None, "ttl must be"),
         (lambda: Unique(period=-1), None, "period must be"),
         (lambda: Unique(by="{nobody}"), None, "no parameter 'nobody'"),
-        (lambda: Unique("done", "newest"), None, "takes no until='done'"),
-        (lambda: Unique(on_duplicate="newest", period=5), None, "no period="),
-        (NEWEST, None, "all calls lock the task's name: say by="),
-        (NEWEST, TWO_KEYS, "only if the task locks one key"),
         (lambda: Debounce(0, 5), "day:{day}", "delay must be"),
         (lambda: Debounce(5, 4), "day:{day}", "max_delay=4 of a debounced task is shorter"),
         (Debounce(5, 6), None, "all calls lock the task's name: say by="),
@@ -173,9 +143,8 @@ def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
 # Calls that somebody depends on.
 
 
-@pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_a_duplicate_with_its_own_id_is_skipped(desk: Desk, make: Make, on_duplicate: Any) -> None:
-    report = make(Unique(on_duplicate=on_duplicate))
+def test_a_duplicate_with_its_own_id_is_skipped(desk: Desk, make: Make) -> None:
+    report = make()
     first = report.delay(1)
 
     mine = report.apply_async((1,), task_id="mine")
@@ -214,7 +183,7 @@ def test_and_a_member_of_a_chord_whose_body_runs(desk: Desk, make: Make) -> None
     def total(results: list[Any]) -> None:
         totals.append(len(results))
 
-    report = make(Unique(on_duplicate="raise"))
+    report = make()
 
     group(report.s(1), report.s(1), report.s(2)).apply_async(link=None)
     (group(report.s(3), report.s(3)) | total.s()).apply_async()
@@ -322,3 +291,61 @@ def test_what_a_unique_task_costs(desk: Desk, make: Make) -> None:
             asked.clear()
 
     assert counts == [0, 0, 1, 2, 1, 1]
+
+
+def test_what_a_duplicate_costs(desk: Desk, make: Make) -> None:
+    """One question where the broker has the message, also as it runs; the lock store is looked at
+    where it waits there, or had died with its worker.
+    """
+    asked: list[str] = []
+
+    def count(method: str) -> None:
+        real = getattr(desk.store, method)
+
+        def counted(*given: Any, **options: Any) -> Any:
+            asked.append(method)
+            return real(*given, **options)
+
+        desk.patch.setattr(desk.store, method, counted)
+
+    def duplicates(task: Any) -> list[str]:
+        asked.clear()
+        for _ in range(2):
+            assert task.delay(1).is_duplicate
+        return list(asked)
+
+    for method in ("swap", "look", "message"):
+        count(method)
+    late = make("done", duplicates, key="day:{day}", acks_late=True)
+    early = make("done", duplicates, name="early", acks_late=False)
+    waits = make("done", name="waits", key="day:{day}", on_contention="queue")
+    first, second, third = late.delay(1), early.delay(1), waits.delay(1)
+
+    assert duplicates(late) == ["swap"] * 2
+    desk.deliver()
+    desk.deliver()
+    with lock("day:1", app=desk.app, timeout=0):
+        desk.deliver()
+        assert duplicates(waits) == ["swap", "look"] * 2
+    desk.deliver_all()
+
+    assert third.get() == "1"
+    assert first.get() == str(["swap"] * 2)
+    assert second.get() == str(["swap", "look"] * 2)
+
+
+def test_which_results_say_whether_a_call_was_a_duplicate(desk: Desk, make: Make) -> None:
+    report = make("done")
+
+    first, signed = report.delay(1), report.s(1).apply_async()
+    others = [
+        desk.app.send_task("report", (1,)),
+        chain(report.si(2), report.si(3)).apply_async(),
+        group(report.si(4)).apply_async(),
+    ]
+
+    assert (first.is_duplicate, signed.is_duplicate) == (False, True)
+    assert [hasattr(result, "is_duplicate") for result in others] == [False] * 3
+    assert not hasattr(desk.app.AsyncResult(first.id), "is_duplicate")
+    desk.app.conf.task_always_eager = True
+    assert report.delay(1).is_duplicate is False

@@ -23,11 +23,8 @@ from tests.services.unique import Make, maker, unheard
 # Beat.
 
 
-@pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_celerys_beat_publishes_no_tick_while_one_lives_and_goes_on(
-    desk: Desk, make: Make, on_duplicate: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    make(Unique(on_duplicate=on_duplicate))
+def test_celerys_beat_publishes_no_tick_while_one_lives_and_goes_on(desk: Desk, make: Make) -> None:
+    make()
     desk.app.conf.beat_schedule = {"often": {"task": "report", "schedule": 1.0, "args": (1,)}}
     scheduler = beat.Scheduler(desk.app)
     entry = scheduler.schedule["often"]
@@ -39,7 +36,6 @@ def test_celerys_beat_publishes_no_tick_while_one_lives_and_goes_on(
     assert desk.deliver_all() == 1
 
     assert desk.ran == [1, 1]
-    assert ("it is a duplicate of" in caplog.text) is (on_duplicate == "raise")
 
 
 def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, desk: Desk) -> None:
@@ -49,7 +45,7 @@ def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, desk
     ) as desk:
         desk.app.now = lambda: now
         desk.app.conf.beat_schedule = {"often": {"task": "report", "schedule": 10.0, "args": (1,)}}
-        maker(desk)(Unique(on_duplicate="raise"))
+        maker(desk)()
         leader = LeaderScheduler(desk.app)
         for _ in range(3):
             leader._next = 0.0
@@ -68,9 +64,8 @@ def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, desk
 # A canvas.
 
 
-@pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_a_chain_ends_at_a_duplicate(desk: Desk, make: Make, on_duplicate: Any) -> None:
-    first, report = make(None, name="first"), make(Unique(on_duplicate=on_duplicate))
+def test_a_chain_ends_at_a_duplicate(desk: Desk, make: Make) -> None:
+    first, report = make(None, name="first"), make()
     lives, message = report.delay(1), desk.receive()
 
     last = chain(first.si(0), report.si(1), first.si(2))()
@@ -81,9 +76,8 @@ def test_a_chain_ends_at_a_duplicate(desk: Desk, make: Make, on_duplicate: Any) 
     assert last.result["holder"] == last.parent.result["holder"] == lives.id
 
 
-@pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_a_replacement_that_is_a_duplicate_ends(desk: Desk, make: Make, on_duplicate: Any) -> None:
-    report = make(Unique(on_duplicate=on_duplicate), key="day:{day}")
+def test_a_replacement_that_is_a_duplicate_ends(desk: Desk, make: Make) -> None:
+    report = make(key="day:{day}")
     lives, message = report.delay(1), desk.receive()
 
     outer = make(None, lambda task: task.replace(report.si(1)), name="outer").delay(0)

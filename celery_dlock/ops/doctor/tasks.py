@@ -42,7 +42,7 @@ class Locked:
     longest: float
     fenced: bool
     unique: Unique | None
-    newest_wins: bool
+    debounced: bool
     done_ttl: float | None
     store: type[LockBackend]
 
@@ -61,7 +61,7 @@ class Locked:
             longest=limit or case.settings.max_hold or 0.0,
             fenced="fencing_token" in definition.injects,
             unique=definition.unique and definition.unique.options,
-            newest_wins=definition.newest_wins,
+            debounced=definition.debounce is not None,
             done_ttl=case.settings.done_ttl,
             store=type(locks.backend),
         )
@@ -155,20 +155,20 @@ CHECKS: Mapping[str, Check[Locked]] = {
         promise="Nobody can see that a task was skipped, nor which task held the key.",
         fix="result_backend and ignore_result=False, or dlock_sinks",
     ),
-    "newest-rpc": Weak(
-        lambda task: task.newest_wins and task.over_rpc,
+    "debounced-rpc": Weak(
+        lambda task: task.debounced and task.over_rpc,
         "result_backend = rpc://, which sends a result to the newest caller only",
         promise="A caller that is not the newest gets a result object that never becomes ready.",
         fix="a result_backend that stores results",
     ),
     "unique-rpc": Weak(
-        lambda task: task.unique and not task.newest_wins and task.over_rpc,
+        lambda task: task.unique and task.over_rpc,
         "result_backend = rpc://, which sends a result only to the caller that has published",
         promise="A duplicate call of a unique task gets a result object that never becomes ready.",
         fix="a result_backend that stores results",
     ),
     "unique-copies": Weak(
-        lambda task: task.unique and not task.newest_wins and task.done_ttl == 0,
+        lambda task: task.unique and task.done_ttl == 0,
         "dlock_done_ttl = 0, so a duplicate of a finished task is not dropped",
         promise="A unique task whose message seems to be lost is published again under its id. If "
         "the first message was only late, the task may run twice.",

@@ -11,7 +11,7 @@ from functools import partial
 
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.stores.base import Clock
-from celery_dlock.stores.consensus.commit import KeyMutexes, read_each
+from celery_dlock.stores.consensus.commit import KeyMutexes, UsedKeys, read_each
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Row, Rows
 from celery_dlock.stores.unreadable import UnreadableKey, is_text
 
@@ -26,19 +26,22 @@ class Swaps:
         self._rows = rows
         self._now = now
         self._mutexes = KeyMutexes()
+        self._used = UsedKeys()
 
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
         """Put *becomes* under *name* if what stands there is *was*; what stands there now.
 
-        Nothing is read on the chance that nothing was ever there.
+        Nothing is read on the chance that nothing was ever there, unless something was as this
+        process last tried: a commit that fails costs the servers as much as one that succeeds.
         """
         row = Name(Kind.SWAP, name)
-        if was is None and becomes is not None:
+        if was is None and becomes is not None and name not in self._used:
             value = _written(becomes, self._now() + stays)
             if self._rows.commit(Commit(row, None, value)) is not None:
                 return becomes
         attempt = partial(self._swap, row, was, becomes, stays)
         (current,) = self._mutexes.until_committed(name, attempt)
+        self._used.note(name, used=current not in (None, becomes))
         return current
 
     def _swap(

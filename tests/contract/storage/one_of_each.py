@@ -16,9 +16,9 @@ from tests.contract.rules.dead_letters import DeadLetters, Discarding, Replaying
 from tests.contract.rules.ending import Endings, Revoking
 from tests.contract.rules.holding import Sharing
 from tests.contract.rules.keeping import KeepingTests, Reserving
-from tests.contract.rules.newest import Postponing, Rewriting
 from tests.contract.rules.on_hold import Holds
 from tests.contract.rules.outcomes import Outcomes, Repeating
+from tests.contract.rules.postponing import Postponing
 from tests.contract.rules.queueing import Places, Publishing, QueueingTests, Shadows
 from tests.contract.rules.replacing import Replacing
 from tests.contract.rules.waking import Pausing, Unanswered
@@ -59,7 +59,6 @@ class Grants(KeyTests):
     Places.test_a_place_is_kept_before_messages_that_came_later,
     Places.test_who_asks_again_has_waited_since_the_first_time,
     Shadows.test_a_shadow_is_woken_first_when_the_lease_has_ended,
-    Rewriting.test_the_newest_message_is_woken_in_the_place_of_the_first,
     Postponing.test_a_newer_one_takes_its_place_and_puts_it_off,
     Endings.test_the_first_message_of_a_full_queue_makes_room,
     Revoking.test_a_revoked_task_is_woken_with_its_message_to_end,

@@ -18,7 +18,7 @@ do
   }
   if not claim.plain then
     for field, value in pairs(cjson.decode(ARGV[6])) do claim[field] = value end
-    claim.enqueues = wait == 'enqueue' or wait == 'newest' or wait == 'head'
+    claim.enqueues = wait == 'enqueue' or wait == 'head'
   end
 end
 

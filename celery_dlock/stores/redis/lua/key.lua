@@ -95,11 +95,6 @@ local function discard(entry)
   if entry.expires then redis.call('HDEL', ENTRIES, entry.task) else drop_message(entry.task) end
 end
 
--- Another message in the place of that of an entry.
-local function rewrite(entry, message)
-  redis.call('HSET', ENTRIES, entry.task, pack_head(entry) .. message)
-end
-
 local function add_live(waiting, entry, now)
   if entry.expires and entry.expires <= now then
     discard(entry)

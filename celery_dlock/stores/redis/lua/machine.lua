@@ -118,11 +118,7 @@ local function answer(state, claim, now)
     return {'drop', 'dead'}
   end
   local asks_twice = grant and grant.parked and claim.enqueues
-  if asks_twice or entry and not entry.expires then
-    if claim.wait ~= 'newest' or asks_twice or running then return {'drop', 'waiting'} end
-    rewrite(entry, claim.message)
-    return {'park'}
-  end
+  if asks_twice or entry and not entry.expires then return {'drop', 'waiting'} end
   if grant then return take_turn(state, claim, grant, now) end
   if not running then return start_or_wait(state, claim, entry, now) end
   if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' and claim.wait ~= 'head' then

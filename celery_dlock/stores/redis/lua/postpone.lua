@@ -27,6 +27,10 @@ if not own and carried(state, claim.task) then  -- nobody heard the answer, and 
   return {claim.task, commit(state, now)}
 end
 local entry = own or first_message()
-if entry then rewrite(entry, claim.message) else entry = wait() end
+if entry then
+  redis.call('HSET', ENTRIES, entry.task, pack_head(entry) .. claim.message)
+else
+  entry = wait()
+end
 close(math.min(now + delay, entry.arrived + max_delay))
 return {entry.task, commit(state, now)}

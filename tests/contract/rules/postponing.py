@@ -1,70 +1,10 @@
-"""The newest message wins: it takes the place of one of the same kind that waits."""
+"""Debounced calls: the newest message takes the place of the one that waits."""
 
 from __future__ import annotations
 
-from celery_dlock.core.state import Drop, Park, Reason, Same, WaitMode
 from celery_dlock.stores.base import Reply, Wake
-from celery_dlock.testing.contract.words import ANY_BYTES, PLACE, QUEUE, SECOND, claim, listed_keys
+from celery_dlock.testing.contract.words import ANY_BYTES, PLACE, SECOND, claim, listed_keys
 from tests.contract.key import MICROSECOND, OVER, Key, KeyTests
-
-NEWEST = WaitMode.NEWEST
-
-
-class Rewriting(KeyTests):
-    """A task that is published anew while it waits keeps its place, with the newest message."""
-
-    def test_the_newest_message_is_woken_in_the_place_of_the_first(self, key: Key) -> None:
-        key.runs("a")
-        for message in (b"1", b"2", ANY_BYTES):
-            assert key.asks("b", message=message, wait=NEWEST) == Park()
-        key.parks("c")
-
-        reply = key.leave("a")
-
-        unchanged = reply.wakes == (Wake("key", "b", ANY_BYTES),)
-        assert unchanged
-        assert key.waiting == ["c"]
-
-    def test_it_waits_since_the_first(self, key: Key) -> None:
-        key.runs("a", ttl=3600)
-        key.enter("b", message=b"1", wait=NEWEST, gives_up=60)
-        (before,) = key.backend.peek("key").waiting
-        key.passes(59)
-
-        key.enter("b", message=b"2", wait=NEWEST, gives_up=60)
-
-        assert key.backend.peek("key").waiting == (before,)
-        assert key.backend.message("key", "b") == b"2"
-
-    def test_on_a_free_key_it_is_woken_at_once_and_what_is_woken_has_begun(self, key: Key) -> None:
-        first = Wake("key", "a", b"1")
-        assert key.enter("a", message=b"1", wait=NEWEST) == Reply(Park(), (first,))
-
-        assert key.asks("a", message=b"2", wait=NEWEST) == Drop(Reason.WAITING)
-
-        key.passes(5)
-        assert key.sweep().wakes == (first,)
-
-    def test_what_runs_has_begun_and_gets_no_shadow(self, key: Key) -> None:
-        key.runs("a")
-
-        assert isinstance(key.asks("a", "2", wait=NEWEST), Same)
-
-        assert key.backend.message("key", "a") is None
-
-    def test_nor_is_what_is_kept_of_it_replaced(self, key: Key) -> None:
-        key.runs("a", wait=QUEUE, keep=True, message=b"1")
-
-        assert key.asks("a", "2", wait=NEWEST, message=b"2") == Drop(Reason.WAITING)
-
-        key.passes(10)
-        assert key.sweep().wakes == (Wake("key", "a", b"1"),)
-
-    def test_what_is_done_has_begun(self, key: Key) -> None:
-        key.runs("a")
-        key.leaves("a")
-
-        assert key.enter("a", "2", wait=NEWEST) == Reply(Drop(Reason.DONE))
 
 
 def postpone(key: Key, task: str, message: bytes = b"1", delay: float = 10) -> Reply[str]:
