@@ -1,4 +1,4 @@
-"""Options of other libraries' locks, and what to write here instead.
+"""Options of other libraries' locks, and those that an entry of the key says here.
 
 Celery takes any name for an attribute of the project's own, so a task that was moved here with its
 options as they were would have a lock, and none of what they say.
@@ -10,7 +10,30 @@ from collections.abc import Container, Iterable
 
 from celery_dlock.errors import ConfigurationError
 
-#: An option's library and what to write instead. ``{p}`` stands for the prefix of options.
+_LIMIT, _SHARED = '{p}key=Limit("mail", 3)', '{p}key=Shared("catalog")'
+_COOLDOWN = '{p}key=Limit("mail", 1, cooldown=60)'
+
+#: Options for how a key is held, which the key itself says: what to write instead. ``{p}`` stands
+#: for the prefix of options.
+HELD = {
+    "limit": _LIMIT,
+    "max_concurrent": _LIMIT,
+    "max_concurrency": _LIMIT,
+    "concurrency": _LIMIT,
+    "semaphore": _LIMIT,
+    "slots": _LIMIT,
+    "shared": _SHARED,
+    "read": _SHARED,
+    "read_only": _SHARED,
+    "cooldown": _COOLDOWN,
+    "throttle": _COOLDOWN,
+}
+
+#: The words of :class:`~celery_dlock.Limit` and :class:`~celery_dlock.Shared`, which may be
+#: misspelt like an option.
+WORDS = ("limit", "shared", "cooldown")
+
+#: An option's library and what to write instead.
 FOREIGN = {
     "once": ("celery-once", '{p}unique="done", or Unique(by="{{order_id}}") for its keys'),
     "unique_on": ("celery-singleton", '{p}unique=Unique(by="{{order_id}}")'),
@@ -19,7 +42,10 @@ FOREIGN = {
         "celery-singleton",
         "{p}ttl= for the length of the lease; a unique claim ends with its task",
     ),
-    "heimdall": ("celery-heimdall", "{p}unique=, and {p}limit= with {p}cooldown= for a rate"),
+    "heimdall": (
+        "celery-heimdall",
+        '{p}unique=, and {p}key=Limit("mail", 100, cooldown=60) for a rate',
+    ),
     "timeout": (
         "other locks",
         "max_wait= of a policy, as in {p}on_contention=Queue(max_wait=60), for how long to wait, "
@@ -29,21 +55,19 @@ FOREIGN = {
     "expire": ("other locks", "{p}ttl= for the length of the lease"),
     "blocking": ("other locks", '{p}on_contention=, as "wait", "queue", "skip" or "fail"'),
     "blocking_timeout": ("other locks", "{p}on_contention=Wait(timeout=60)"),
-    "max_concurrent": ("other locks", "{p}limit="),
-    "max_concurrency": ("other locks", "{p}limit="),
-    "concurrency": ("other locks", "{p}limit="),
+    **{option: ("other locks", instead) for option, instead in HELD.items()},
 }
 
 
 def refuse_foreign(
-    task: str, names: Iterable[str], prefix: str = "", libraries: Container[str] = ()
+    subject: str, names: Iterable[str], prefix: str = "", libraries: Container[str] = ()
 ) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is an option of a library
-    other than those of the task's base classes.
+    """Raise :exc:`~celery_dlock.ConfigurationError` about *subject* if one of *names* is an option
+    of a library other than those of the task's base classes.
     """
     for name in names:
-        library, hint = FOREIGN.get(name, ("", ""))
+        library, hint = FOREIGN.get(name) or FOREIGN.get(name.removeprefix(prefix), ("", ""))
         if library and library not in libraries:
             raise ConfigurationError(
-                f"task {task}: {name}= is an option of {library}; write {hint.format(p=prefix)}"
+                f"{subject}: {name}= is an option of {library}; write {hint.format(p=prefix)}"
             )

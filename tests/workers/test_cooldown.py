@@ -1,4 +1,4 @@
-"""``cooldown=``: a key starts no more than one task in so many seconds, or as many as its limit."""
+"""A cooldown: a key starts no more than one task in so many seconds, or as many as its limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from celery_dlock import FullJitter, LockContended, LockedTask, LockTimeout, Reschedule, lock
+from celery_dlock import FullJitter, Limit, LockContended, LockedTask, LockTimeout, Reschedule, lock
 from celery_dlock.core.events import Rescheduled, Skipped
 from celery_dlock.ops import actions, overview
 from celery_dlock.testing.contract.words import claim
@@ -26,10 +26,16 @@ Make = Callable[..., LockedTask]
 def make(desk: Desk) -> Make:
     """``make("queue")``: a task with a cooldown of a minute; *does* is called in its body."""
 
-    def make(policy: Any, does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
-        given = {"name": "sync", "cooldown": MINUTE, "on_contention": policy, **options}
+    def make(
+        policy: Any,
+        does: Callable[[Any], Any] | None = None,
+        n: int = 1,
+        cooldown: float | None = MINUTE,
+        **options: Any,
+    ) -> LockedTask:
+        given = {"name": "sync", "on_contention": policy, **options}
 
-        @desk.locked("tenant:{tenant}", bind=True, **given)
+        @desk.locked(Limit("tenant:{tenant}", n, cooldown), bind=True, **given)
         def sync(self: Any, number: int, tenant: int = 7) -> int:
             desk.ran.append(number)
             if does:
@@ -92,7 +98,7 @@ def test_one_that_comes_back_does_so_when_it_is_over_or_after_five_minutes_to_lo
 
 
 def test_as_many_start_in_that_time_as_the_limit_says(desk: Desk, make: Make) -> None:
-    sync = make("queue", limit=2)
+    sync = make("queue", n=2)
     for number in range(5):
         sync.delay(number)
 
@@ -144,7 +150,7 @@ def test_it_closes_the_key_for_all_and_says_for_how_long(desk: Desk, make: Make)
 
 
 def test_a_block_can_have_one(desk: Desk) -> None:
-    with lock(KEY, app=desk.app, cooldown=MINUTE):
+    with lock(Limit(KEY, 1, cooldown=MINUTE), app=desk.app):
         desk.clock.advance(20)
 
     with pytest.raises(LockContended, match=r"another 40\.0 s"), _at_once(desk):
@@ -160,7 +166,7 @@ def _at_once(desk: Desk) -> Any:
 
 def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
     desk.store.enter(claim("other:0:0", key="b"))
-    both = lock(["a", "b"], app=desk.app, cooldown=MINUTE, timeout=0)
+    both = lock([Limit(key, 1, MINUTE) for key in "ab"], app=desk.app, timeout=0)
 
     with pytest.raises(LockContended, match="'b' is held"), both:
         pass
@@ -170,7 +176,7 @@ def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
 
 
 def test_what_a_person_takes_away_is_free_at_once(desk: Desk) -> None:
-    with lock(KEY, app=desk.app, cooldown=MINUTE):
+    with lock(Limit(KEY, 1, cooldown=MINUTE), app=desk.app):
         (holder,) = overview.line(desk.app, KEY).holders
         assert actions.release(desk.app, KEY, holder)
 
