@@ -164,6 +164,36 @@ def _at_once(desk: Desk) -> Any:
     return lock(KEY, app=desk.app, timeout=0)
 
 
+def test_each_key_has_a_cooldown_of_its_own(desk: Desk) -> None:
+    keys = ["file", Limit("tenant", 2), Limit("mail", 2, cooldown=MINUTE), Limit("disk", 1, 10)]
+
+    @desk.locked(keys, name="send", on_contention="fail")
+    def send() -> None:
+        desk.ran.append(len(desk.ran))
+
+    send()
+    names = ("file", "tenant", "mail", "disk")
+    assert [len(desk.store.peek(key).cooling) for key in names] == [0, 0, 1, 1]
+    with pytest.raises(LockContended, match=r"'disk' is cooling down for another 10\.0 s"):
+        send()
+    desk.clock.advance(10)
+    send()
+    desk.clock.advance(10)
+    with pytest.raises(LockContended, match=r"'mail' is cooling down for another 40\.0 s"):
+        send()
+
+    assert desk.ran == [0, 1]
+
+
+def test_a_body_longer_than_its_cooldown_leaves_the_key_open(desk: Desk, make: Make) -> None:
+    sync = make("fail", lambda _: desk.clock.advance(2 * MINUTE))
+
+    sync(0)
+    sync(1)
+
+    assert desk.ran == [0, 1]
+
+
 def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
     desk.store.enter(claim("other:0:0", key="b"))
     both = lock([Limit(key, 1, MINUTE) for key in "ab"], app=desk.app, timeout=0)
