@@ -184,7 +184,7 @@ async def coroutine(order: str) -> None: ...
 
 def test_a_coroutine_needs_a_class_that_runs_it(application: Make) -> None:
     make: Callable[..., Any] = locked_task
-    make("order:{order}", app=(app := application()), name="charge", shared=False)(coroutine)
+    make("order:{order}", app=(app := application()), name="charge")(coroutine)
     with pytest.raises(
         ConfigurationError, match=r"task charge: Celery awaits nothing.*asyncio\.run"
     ):
