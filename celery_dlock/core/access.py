@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from celery_dlock.core.checks import optional_duration, quoted
-from celery_dlock.core.keys import Key, label_of
+from celery_dlock.core.keys import Key
 from celery_dlock.core.state import Mode, ask_order
 from celery_dlock.errors import ConfigurationError
 
@@ -72,12 +72,12 @@ class Access:
         """How the key of *entry* is held. Raises as :func:`entries` does."""
         match entry:
             case Limit(n=n, cooldown=seconds):
-                cooldown = optional_duration(f"cooldown of {_text(entry)}", seconds) or 0.0
+                cooldown = optional_duration(f"cooldown of {quoted(entry)}", seconds) or 0.0
                 if callable(n):
                     return cls(Mode.LIMITED, 0, cooldown, n)
                 limit = checked_limit(
                     n,
-                    f"n of {_text(entry)} says how many tasks may hold the key at once: it",
+                    f"n of {quoted(entry)} says how many tasks may hold the key at once: it",
                     "or in a task a function of its arguments that returns one",
                 )
                 return cls(Mode.EXCLUSIVE if limit == 1 else Mode.LIMITED, limit, cooldown)
@@ -111,24 +111,14 @@ def _key(entry: Wanted) -> Key:
     key: object = entry.key
     if isinstance(key, Limit | Shared):
         raise ConfigurationError(
-            f"{_text(entry)}: a key is held in one way; write Limit or Shared, with the key in it"
+            f"{quoted(entry)}: a key is held in one way; write Limit or Shared, with the key in it"
         )
     if isinstance(key, list | tuple):
         raise ConfigurationError(
-            f"{_text(entry)}: each key has an entry of its own; write the list around the "
+            f"{quoted(entry)}: each key has an entry of its own; write the list around the "
             "entries, as in [Limit('a', 3), Limit('b', 3)]"
         )
     return entry.key
-
-
-def _text(entry: Limit | Shared) -> str:
-    """*entry* as an error shows it."""
-    key: object = entry.key
-    if isinstance(key, Limit | Shared):
-        shown = _text(key)
-    else:
-        shown = label_of(key) if callable(key) else quoted(key)
-    return f"Limit({shown}, …)" if isinstance(entry, Limit) else f"Shared({shown})"
 
 
 def check_alike(keys: Iterable[tuple[str, Access]]) -> None:

@@ -1,4 +1,4 @@
-"""Options of other libraries' locks, and those that an entry of the key says here.
+"""Options of other libraries' locks, and what to write here instead.
 
 Celery takes any name for an attribute of the project's own, so a task that was moved here with its
 options as they were would have a lock, and none of what they say.
@@ -10,23 +10,15 @@ from collections.abc import Container, Iterable
 
 from celery_dlock.errors import ConfigurationError
 
-_LIMIT, _SHARED = '{p}key=Limit("mail", 3)', '{p}key=Shared("catalog")'
-_COOLDOWN = '{p}key=Limit("mail", 1, cooldown=60)'
-
 #: Options for how a key is held, which the key itself says: what to write instead. ``{p}`` stands
 #: for the prefix of options.
 HELD = {
-    "limit": _LIMIT,
-    "max_concurrent": _LIMIT,
-    "max_concurrency": _LIMIT,
-    "concurrency": _LIMIT,
-    "semaphore": _LIMIT,
-    "slots": _LIMIT,
-    "shared": _SHARED,
-    "read": _SHARED,
-    "read_only": _SHARED,
-    "cooldown": _COOLDOWN,
-    "throttle": _COOLDOWN,
+    **dict.fromkeys(
+        ("limit", "max_concurrent", "max_concurrency", "concurrency", "semaphore", "slots"),
+        '{p}key=Limit("mail", 3)',
+    ),
+    **dict.fromkeys(("shared", "read", "read_only"), '{p}key=Shared("catalog")'),
+    **dict.fromkeys(("cooldown", "throttle"), '{p}key=Limit("mail", 1, cooldown=60)'),
 }
 
 #: The words of :class:`~celery_dlock.Limit` and :class:`~celery_dlock.Shared`, which may be

@@ -10,6 +10,7 @@ from celery.exceptions import Reject
 
 from celery_dlock import FullJitter, Limit, LockContended, LockedTask, LockTimeout, Reschedule, lock
 from celery_dlock.core.events import Rescheduled, Skipped
+from celery_dlock.core.state import Busy
 from celery_dlock.ops import actions, overview
 from celery_dlock.testing.contract.words import claim
 from tests.services.desk import Desk
@@ -185,8 +186,14 @@ def test_each_key_has_a_cooldown_of_its_own(desk: Desk) -> None:
     assert desk.ran == [0, 1]
 
 
-def test_a_body_longer_than_its_cooldown_leaves_the_key_open(desk: Desk, make: Make) -> None:
-    sync = make("fail", lambda _: desk.clock.advance(2 * MINUTE))
+def test_a_body_longer_than_its_cooldown_keeps_the_key_and_leaves_it_open(
+    desk: Desk, make: Make
+) -> None:
+    def is_long(_: Any) -> None:
+        desk.clock.advance(12)
+        assert isinstance(desk.store.enter(claim("other:0:0", key=KEY)).verdict, Busy)
+
+    sync = make("fail", is_long, cooldown=10)
 
     sync(0)
     sync(1)
