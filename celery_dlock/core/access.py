@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, TypedDict
+from typing import Self
 
 from celery_dlock.core.checks import optional_duration, quoted
 from celery_dlock.core.keys import Key
@@ -30,10 +30,10 @@ class LimitUnknown(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A key that *n* tasks may hold at once, as an entry of a list of keys.
+    """A key that *n* tasks may hold at once. ``Limit(key, 1)`` is the same as the key: held alone.
 
     *n* may be a callable with the parameters of the task, which is asked whenever the task asks for
-    the key. A slot stays closed for *cooldown* seconds from each start.
+    the key. A slot stays closed for *cooldown* seconds from each start, even if the task has ended.
     """
 
     key: Key
@@ -43,24 +43,16 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A key that is held for reading, as an entry of a list of keys."""
+    """A key that is held for reading: together with all other readers, and with no writer."""
 
     key: Key
 
 
-#: An entry of a lock: a key that is held alone, or one of these.
+#: How a task writes an entry of its lock: a key that it holds alone, or one of these.
 Wanted = Key | Limit | Shared
 
-
-class KeyOptions(TypedDict, total=False):
-    """Options of a task and of ``lock()`` that apply to all their keys.
-
-    An option is named here and in its rule, :meth:`Access.of`, which has its default.
-    """
-
-    limit: int | LimitFunction
-    shared: bool
-    cooldown: float | None
+#: The same for a block, which has no arguments that a callable would be called with.
+WantedText = str | Limit | Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,61 +68,68 @@ class Access:
     function: LimitFunction | None = None
 
     @classmethod
-    def of(cls, options: KeyOptions) -> Self:
-        """Raises :exc:`~celery_dlock.ConfigurationError` for values that make no sense."""
-        limit, shared = options.get("limit", 1), options.get("shared", False)
-        cooldown = options.get("cooldown")
-        function = None if isinstance(limit, int) or not callable(limit) else limit
-        limit = 0 if function else checked_limit(limit, "limit=")
-        if shared and limit != 1:
-            raise ConfigurationError("shared=True has no limit=: readers run together")
-        if shared and cooldown is not None:
-            raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
-        mode = Mode.SHARED if shared else Mode.EXCLUSIVE if limit == 1 else Mode.LIMITED
-        return cls(mode, limit, optional_duration("cooldown", cooldown) or 0.0, function)
+    def of(cls, entry: Wanted) -> Self:
+        """How the key of *entry* is held. Raises as :func:`entries` does."""
+        match entry:
+            case Limit(n=n, cooldown=seconds):
+                cooldown = optional_duration(f"cooldown of {quoted(entry)}", seconds) or 0.0
+                if callable(n):
+                    return cls(Mode.LIMITED, 0, cooldown, n)
+                limit = checked_limit(
+                    n,
+                    f"n of {quoted(entry)} says how many tasks may hold the key at once: it",
+                    "or in a task a function of its arguments that returns one",
+                )
+                return cls(Mode.EXCLUSIVE if limit == 1 else Mode.LIMITED, limit, cooldown)
+            case Shared():
+                return cls(Mode.SHARED)
+            case _:
+                return cls()
 
 
-def checked_limit(limit: object, source: str) -> int:
+def checked_limit(limit: object, source: str, alternative: str = "") -> int:
     """*limit*, which comes from the *source*. Raises :exc:`~celery_dlock.ConfigurationError`."""
     if isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= LARGEST_LIMIT:
         return int(limit)
-    numbers = f"a number from 1 to {LARGEST_LIMIT:,}"
+    numbers = ", ".join(filter(None, (f"a number from 1 to {LARGEST_LIMIT:,}", alternative)))
     raise ConfigurationError(f"{source} is {numbers}, got {quoted(limit)}")
 
 
-def entries(wanted: Wanted | Sequence[Wanted], options: KeyOptions) -> list[tuple[Key, Access]]:
-    """Each key with its access: that of its own entry, or else that of the *options*.
+def entries(wanted: Wanted | Sequence[Wanted]) -> list[tuple[Key, Access]]:
+    """Each key with its access.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` if both have one.
+    Raises :exc:`~celery_dlock.ConfigurationError` for an entry that makes no sense.
     """
     is_one = isinstance(wanted, str) or not isinstance(wanted, Sequence)
     listed: Sequence[Wanted] = (wanted,) if is_one else wanted  # type: ignore[assignment]
-    access = Access.of(options)
-    if access != Access() and any(isinstance(entry, Limit | Shared) for entry in listed):
+    return [(_key(entry), Access.of(entry)) for entry in listed]
+
+
+def _key(entry: Wanted) -> Key:
+    if not isinstance(entry, Limit | Shared):
+        return entry
+    key: object = entry.key
+    if isinstance(key, Limit | Shared):
         raise ConfigurationError(
-            "limit=, shared= and cooldown= apply to all keys: with Limit or Shared in the list "
-            "give them to each key, as in Limit('imports', 20, cooldown=60)"
+            f"{quoted(entry)}: a key is held in one way; write Limit or Shared, with the key in it"
         )
-    return [_entry(entry, access) for entry in listed]
+    if isinstance(key, list | tuple):
+        raise ConfigurationError(
+            f"{quoted(entry)}: each key has an entry of its own; write the list around the "
+            "entries, as in [Limit('a', 3), Limit('b', 3)]"
+        )
+    return entry.key
 
 
-def _entry(entry: Wanted, default: Access) -> tuple[Key, Access]:
-    match entry:
-        case Limit():
-            return entry.key, Access.of({"limit": entry.n, "cooldown": entry.cooldown})
-        case Shared():
-            return entry.key, Access.of({"shared": True})
-        case _:
-            return entry, default
-
-
-def check_alike(keys: Iterable[tuple[object, Access]]) -> None:
+def check_alike(keys: Iterable[tuple[str, Access]]) -> None:
     """Raise :exc:`~celery_dlock.ConfigurationError` if one of *keys* has two kinds of access."""
-    accesses: dict[object, Access] = {}
+    accesses: dict[str, Access] = {}
     for key, access in keys:
         if accesses.setdefault(key, access) != access:
-            name = getattr(key, "label", key)
-            raise ConfigurationError(f"{name!r} is given twice, and not in the same way")
+            raise ConfigurationError(
+                f"{key!r} is given twice, and not in the same way: a key is held alone, with one "
+                "Limit, or as Shared; write both entries alike, or use two keys"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Term:
 
     ``ttl`` is for how many seconds one renewal is good.
     ``token`` is 0 for readers. ``resource`` is what a fenced write names: the key, and for the
-    second and later slots of ``limit=N`` the slot, so that the name outlives a change of the limit.
+    second and later slots of a ``Limit`` the slot, so that the name outlives a change of the limit.
     ``leaves`` says that the store may have been told that it is released; ``replaced`` is the id of
     the newer task for which it is lost.
     """

@@ -6,19 +6,17 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, Unpack, get_args
+from typing import Any, Literal, Protocol, TypedDict, Unpack, get_args
 
 from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded, TaskPredicate
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.core.access import (
     Access,
-    KeyOptions,
     Keys,
     LimitFunction,
     LimitUnknown,
     Wanted,
-    check_alike,
     checked_limit,
     entries,
 )
@@ -29,7 +27,7 @@ from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique, Until
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.locks.foreign import refuse_foreign
+from celery_dlock.locks.foreign import HELD, WORDS, refuse_foreign
 from celery_dlock.locks.injected import NAMES
 from celery_dlock.locks.unique import Debouncing, Uniqueness
 from celery_dlock.policies.base import Policy, queueing, replaces_running
@@ -50,7 +48,7 @@ OnLost = Literal["flag", "abort"]
 Reserve = Literal["retry", "chain"]
 
 
-class LockOptions(KeyOptions, total=False):
+class LockOptions(TypedDict, total=False):
     """Options of a task's lock, beside its key.
 
     An option is named here and in its rule, which :meth:`Definition.of` applies and which has the
@@ -117,7 +115,7 @@ class Definition:
         """
         try:
             signature, injects = _split(signature_of(run), bound=bound)
-            template, access = _template(key, signature, name, options)
+            template, access = _template(key, signature, name)
             if "fencing_token" in injects:
                 _check_one_token(access)
             parents = _parents(options.get("parents", ()), template)
@@ -248,13 +246,14 @@ def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
     Celery takes any name for one of the project's own: the lock would silently have its default.
     """
     for name in names:
-        refuse_foreign(task, [name], prefix)
+        refuse_foreign(f"task {task}", [name], prefix)
         option = name.removeprefix(prefix)
         cutoff = SIMILAR if len(option) > 3 else SIMILAR_IF_SHORT
-        matches = get_close_matches(option, OPTIONS, n=1, cutoff=cutoff)
+        matches = get_close_matches(option, (*OPTIONS, *WORDS), n=1, cutoff=cutoff)
         if matches and option not in OPTIONS:
+            meant = HELD.get(matches[0], f"{{p}}{matches[0]}=").format(p=prefix)
             raise ConfigurationError(
-                f"task {task}: {name}= is no option; did you mean {prefix}{matches[0]}=? (A name "
+                f"task {task}: {name}= is no option; did you mean {meant}? (A name "
                 "of the project's own has to be an attribute of its task class.)"
             )
 
@@ -277,22 +276,23 @@ def _split(
 
 
 def _template(
-    key: Wanted | Sequence[Wanted] | None,
-    signature: inspect.Signature,
-    name: str,
-    options: KeyOptions,
+    key: Wanted | Sequence[Wanted] | None, signature: inspect.Signature, name: str
 ) -> tuple[KeyTemplate, tuple[Access, ...]]:
     """The template of all keys, and how each of them is held; without a *key*, of the *name*."""
     if key is None:
-        template, access = KeyTemplate.compile(None, signature, default=name), [Access.of(options)]
-    else:
-        keys = entries(key, options)
-        template = KeyTemplate.compile([entry for entry, _ in keys], signature, default=name)
-        access = [access for _, access in keys]
+        return KeyTemplate.compile(None, signature, default=name), (Access(),)
+    keys = entries(key)
+    template = KeyTemplate.compile([entry for entry, _ in keys], signature, default=name)
+    access = tuple(access for _, access in keys)
     for function in [one.function for one in access if one.function is not None]:
-        check_callable(f"limit={label_of(function)}", function, signature)
-    check_alike(zip(template.parts, access, strict=True))
-    return template, tuple(access)
+        check_callable(f"limit {label_of(function)}()", function, signature)
+    for part in template.parts:
+        if template.parts.count(part) > 1:
+            raise ConfigurationError(
+                f"{part.label!r} is given twice: a key has one entry, which says how it is held; "
+                "keep one of them"
+            )
+    return template, access
 
 
 def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
@@ -314,8 +314,8 @@ def _policy(
     is_alone = len(access) == 1 and access[0].mode is Mode.EXCLUSIVE and parents is None
     if replaces_running(policy) and not is_alone:
         raise ConfigurationError(
-            "Replace(running=True) needs a task with one key alone: a limit, shared=True, several "
-            "keys and parents= do not go with it"
+            "Replace(running=True) needs a task with one key alone: Limit, Shared, several keys "
+            "and parents= do not go with it"
         )
     return policy
 
@@ -333,7 +333,7 @@ def _reserve(reserve: Reserve | None, access: Sequence[Access]) -> Reserve | Non
         raise ConfigurationError(f"reserve must be 'retry' or 'chain', got {reserve!r}")
     if reserve == "chain" and not any(one.mode is Mode.EXCLUSIVE for one in access):
         raise ConfigurationError(
-            "reserve='chain' needs a key that one task holds alone: no limit= and no shared=True"
+            "reserve='chain' needs a key that one task holds alone: not in Limit, not in Shared"
         )
     if all(one.mode is Mode.SHARED for one in access):
         raise ConfigurationError("reserve= keeps a key for one task: a read lock is for many")

@@ -13,7 +13,22 @@ from celery_dlock.errors import ConfigurationError
 #: What becomes of a duplicate call.
 _IS_DUPLICATE = "{p}unique=Unique(), and raise an error of yours where result.is_duplicate is true"
 
-#: An option's library and what to write instead. ``{p}`` stands for the prefix of options.
+#: Options for how a key is held, which the key itself says: what to write instead. ``{p}`` stands
+#: for the prefix of options.
+HELD = {
+    **dict.fromkeys(
+        ("limit", "max_concurrent", "max_concurrency", "concurrency", "semaphore", "slots"),
+        '{p}key=Limit("mail", 3)',
+    ),
+    **dict.fromkeys(("shared", "read", "read_only"), '{p}key=Shared("catalog")'),
+    **dict.fromkeys(("cooldown", "throttle"), '{p}key=Limit("mail", 1, cooldown=60)'),
+}
+
+#: The words of :class:`~celery_dlock.Limit` and :class:`~celery_dlock.Shared`, which may be
+#: misspelt like an option.
+WORDS = ("limit", "shared", "cooldown")
+
+#: An option's library and what to write instead.
 FOREIGN = {
     "once": ("celery-once", '{p}unique="done", or Unique(by="{{order_id}}") for its keys'),
     "unique_on": ("celery-singleton", '{p}unique=Unique(by="{{order_id}}")'),
@@ -23,7 +38,10 @@ FOREIGN = {
         "celery-singleton",
         "{p}ttl= for the length of the lease; a unique claim ends with its task",
     ),
-    "heimdall": ("celery-heimdall", "{p}unique=, and {p}limit= with {p}cooldown= for a rate"),
+    "heimdall": (
+        "celery-heimdall",
+        '{p}unique=, and {p}key=Limit("mail", 100, cooldown=60) for a rate',
+    ),
     "timeout": (
         "other locks",
         "max_wait= of a policy, as in {p}on_contention=Queue(max_wait=60), for how long to wait, "
@@ -33,21 +51,19 @@ FOREIGN = {
     "expire": ("other locks", "{p}ttl= for the length of the lease"),
     "blocking": ("other locks", '{p}on_contention=, as "wait", "queue", "skip" or "fail"'),
     "blocking_timeout": ("other locks", "{p}on_contention=Wait(timeout=60)"),
-    "max_concurrent": ("other locks", "{p}limit="),
-    "max_concurrency": ("other locks", "{p}limit="),
-    "concurrency": ("other locks", "{p}limit="),
+    **{option: ("other locks", instead) for option, instead in HELD.items()},
 }
 
 
 def refuse_foreign(
-    task: str, names: Iterable[str], prefix: str = "", libraries: Container[str] = ()
+    subject: str, names: Iterable[str], prefix: str = "", libraries: Container[str] = ()
 ) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is an option of a library
-    other than those of the task's base classes.
+    """Raise :exc:`~celery_dlock.ConfigurationError` about *subject* if one of *names* is an option
+    of a library other than those of the task's base classes.
     """
     for name in names:
-        library, hint = FOREIGN.get(name, ("", ""))
+        library, hint = FOREIGN.get(name) or FOREIGN.get(name.removeprefix(prefix), ("", ""))
         if library and library not in libraries:
             raise ConfigurationError(
-                f"task {task}: {name}= is an option of {library}; write {hint.format(p=prefix)}"
+                f"{subject}: {name}= is an option of {library}; write {hint.format(p=prefix)}"
             )

@@ -22,11 +22,11 @@ from contextlib import (
 )
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from celery import current_app
 
-from celery_dlock.core.access import Access, KeyOptions, Keys, Wanted, entries
+from celery_dlock.core.access import Access, Keys, WantedText, entries
 from celery_dlock.core.checks import duration, optional_duration, quoted
 from celery_dlock.core.edits import ask_with_limit, free
 from celery_dlock.core.keys import canonical
@@ -35,6 +35,7 @@ from celery_dlock.core.state import Mode, Outcome
 from celery_dlock.core.turns import drop_expired
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
 from celery_dlock.locks.current import holding
+from celery_dlock.locks.foreign import HELD, refuse_foreign
 from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.entered import Entered
@@ -45,14 +46,18 @@ Begin = Callable[[], Acquisition]
 _FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
 
 
+class NoOptions(TypedDict):
+    """To a type checker any other option of :func:`lock` is an error; else it names ours."""
+
+
 def lock(
-    key: Wanted | Sequence[Wanted],
+    key: WantedText | Sequence[WantedText],
     *,
     app: Any = None,
     ttl: float | None = None,
     timeout: float = 5.0,
     parents: str | Sequence[str] = (),
-    **options: Unpack[KeyOptions],
+    **unknown: Unpack[NoOptions],
 ) -> Block:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
 
@@ -62,11 +67,10 @@ def lock(
     With ``async with`` it does not block the event loop of asyncio. It waits for up to *timeout*
     seconds (0: it asks once and does not wait). *ttl* is the length of the lease in seconds, which
     is renewed in the background while the block runs. Of several keys all are taken or none; each
-    may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. *parents* are keys that
-    the block holds for reading: an exclusive lock on one of them waits for the block, and the block
-    waits for it. *limit*, *shared* and *cooldown* are those of :func:`~celery_dlock.locked_task`; a
-    cooldown begins with the block. Nothing interrupts a block whose lock is lost: look at
-    :attr:`Lease.lost <celery_dlock.Lease.lost>` inside.
+    may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. A cooldown begins with
+    the block. *parents* are keys that the block holds for reading: an exclusive lock on one of them
+    waits for the block, and the block waits for it. Nothing interrupts a block whose lock is lost:
+    look at :attr:`Lease.lost <celery_dlock.Lease.lost>` inside.
 
     It raises
 
@@ -81,11 +85,15 @@ def lock(
       has ended first. An error of the block's own goes on instead;
     * :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
     """
-    for name in options.keys() - KeyOptions.__annotations__.keys():
+    for name in unknown:
+        refuse_foreign("lock()", HELD.keys() & {name})
         raise TypeError(f"lock() got an unexpected keyword argument {name!r}")
-    listed = entries(key, options)
+    listed = entries(key)
     if any(access.function for _, access in listed):
-        raise ConfigurationError("limit= of lock() is a number: no task is called that it is about")
+        raise ConfigurationError(
+            "n of a Limit is a number in lock(): a function would be asked about the call of a "
+            "task, and a block is none"
+        )
     if not listed:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
     timeout = duration("timeout", timeout, zero=True)
@@ -164,10 +172,10 @@ class Block:
     def locked(self) -> bool:
         """Whether this lock could not be taken now: somebody holds the key, in whatever process.
 
-        With a limit, whether all its slots are taken; with ``shared=True``, whether the key is held
-        for writing. A lock that the running code holds counts, too. It asks the store once and
-        changes nothing. The answer may be outdated at once: to act on it, take the lock with
-        ``timeout=0``.
+        Of a :class:`~celery_dlock.Limit` whether all its slots are taken, and of a
+        :class:`~celery_dlock.Shared` whether the key is held for writing. A lock that the running
+        code holds counts, too. It asks the store once and changes nothing. The answer may be
+        outdated at once: to act on it, take the lock with ``timeout=0``.
 
         Raises :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
         """

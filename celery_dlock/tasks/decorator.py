@@ -11,6 +11,7 @@ from celery.local import Proxy
 
 from celery_dlock.core.access import Wanted
 from celery_dlock.locks.definition import OPTIONS, Definition, refuse_misspelt
+from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.tasks.mistakes import LOCK, given_to_celery, refuse_decorator, refuse_strategy
 from celery_dlock.tasks.task import LockedTask
 from celery_dlock.tasks.typed import (
@@ -112,28 +113,26 @@ def locked_task(*args: Any, **options: Any) -> Any:
     """Make a task that takes a lock before its body runs.
 
     *key* is a template over the task's parameters (``"order:{order_id}"``) or a callable with the
-    task's signature. A list takes several of these, and also :class:`~celery_dlock.Limit` and
-    :class:`~celery_dlock.Shared`. Give a callable as ``key=…``, because a function alone is taken
-    for the body of a bare ``@locked_task``. Without a key the task locks its own name.
+    task's signature: a key that the task holds alone. A :class:`~celery_dlock.Limit` lets several
+    tasks hold their key at once, or keeps it closed for a time after each start; a
+    :class:`~celery_dlock.Shared` is for reading. A list takes several of these. Give a callable as
+    ``key=…``, because a function alone is taken for the body of a bare ``@locked_task``. Without a
+    key the task locks its own name.
 
     *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, at most
-    for the hard time limit. *on_contention* is a policy or its name. *limit* lets that many tasks,
-    a million at most, hold the key at once; a callable with the task's signature is asked for the
-    number whenever the task asks for the key. *shared* makes it a read lock. *parents* are keys,
-    written like *key*, that the task holds for reading: an exclusive lock on one of them waits for
-    the task, and the task waits for it. *on_lost* says what happens when the lease is lost while
-    the body runs: ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it
-    go on, and the body can check its lease.
+    for the hard time limit. *on_contention* is a policy or its name. *parents* are keys, templates
+    or callables, that the task holds for reading: an exclusive lock on one of them waits for the
+    task, and the task waits for it. *on_lost* says what happens when the lease is lost while the
+    body runs: ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it go
+    on, and the body can check its lease.
 
     With *unique* a call is not published while a task lives that does the same: until that task is
     ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A
-    :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
-    many seconds from each start, even if the task has ended: the key starts at most one task, or
-    *limit* tasks, in that time. *reserve* keeps the task's keys for its next attempt (``"retry"``),
-    or for that and the next step of its chain (``"chain"``): nobody else of the keys runs in
-    between. Without *app* it is a ``shared_task``. Like every task it has the
-    class that its application gives to tasks, unless there is a *base*; options that are not given
-    here may be set there, with the prefix ``lock_``. All other options are Celery's own.
+    :class:`~celery_dlock.Debounce` delays calls instead. *reserve* keeps the task's keys for its
+    next attempt (``"retry"``), or for that and the next step of its chain (``"chain"``): nobody
+    else of the keys runs in between. Without *app* it is a ``shared_task``. Like every task it has
+    the class that its application gives to tasks, unless there is a *base*; options that are not
+    given here may be set there, with the prefix ``lock_``. All other options are Celery's own.
 
     A body may declare ``fencing_token`` or ``lease`` as a keyword-only parameter, for example
     ``fencing_token: int = INJECTED``. It is passed in, and type checkers know that callers leave it
@@ -166,6 +165,8 @@ def _make(body: Body, *key: Any, app: Any = None, **task_options: Any) -> Locked
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
     Definition.of(body, bound=bound, name=name, **options)  # wrong ones end here
+    # Celery's app.task has an option of that name, and may take it before it is checked below.
+    refuse_foreign(f"task {name}", task_options.keys() & {"shared"})
     base = task_options.pop("base", None)
     behind = base or (app and vars(app).get("Task", app.task_cls))
     if behind == Celery.task_cls:

@@ -148,7 +148,7 @@ class LockedTask(TypedTask[P, R_co]):
         refuse_misspelt(cls.name, sorted(names), LOCK)
         refuse_without_prefix(cls, cls.name)
         packages = {c.__module__.partition(".")[0].replace("_", "-") for c in cls.__mro__}
-        refuse_foreign(cls.name, given_to_celery(cls), LOCK, packages)
+        refuse_foreign(f"task {cls.name}", given_to_celery(cls), LOCK, packages)
         return Definition.of(
             cls.run,
             bound=not isinstance(inspect.getattr_static(cls, "run"), staticmethod),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from celery_dlock import BackendUnavailable, LockContended, lock
+from celery_dlock import BackendUnavailable, Limit, LockContended, lock
 from celery_dlock.core.state import KeyState
 from tests.chaos.brokers import VISIBILITY
 from tests.chaos.sender import Sender
@@ -86,7 +86,7 @@ def locked(stage: Stage, names: Collection[str]) -> list[str]:
 
     def refusal(name: str, tries: int = 3) -> str | None:
         try:
-            with lock(name, app=stage.app, limit=LIMITS.get(name, 1), timeout=timeout):
+            with lock(Limit(name, LIMITS.get(name, 1)), app=stage.app, timeout=timeout):
                 return None
         except BackendUnavailable:  # the connection of this very process may be lost, too
             if tries == 1:

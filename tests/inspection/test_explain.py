@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock import ConfigurationError, Lease, Limit, LockedTask, lock
+from celery_dlock import ConfigurationError, Lease, Limit, LockedTask, Shared, lock
 from celery_dlock.core import turns
 from celery_dlock.core.events import Lost, Subject
 from celery_dlock.core.state import WINDOW, Cause, Claim, Dead, Mode
@@ -48,8 +48,10 @@ def open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         batching.end()
 
 
-def task(desk: Desk, policy: Any, name: str = "charge", **options: Any) -> LockedTask:
-    @desk.locked("order:{order}", name=name, on_contention=policy, **options)
+def task(
+    desk: Desk, policy: Any, name: str = "charge", key: Any = "order:{order}", **options: Any
+) -> LockedTask:
+    @desk.locked(key, name=name, on_contention=policy, **options)
     def charge(order: str) -> str:
         return order
 
@@ -206,7 +208,7 @@ def test_one_that_keeps_its_turn_says_why_a_worker_has_put_it_off(open_one: Open
     def at_once(order: str) -> int:
         return limits[0]
 
-    waits = task(desk, "queue", limit=at_once).delay("42")
+    waits = task(desk, "queue", key=Limit("order:{order}", at_once)).delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
     limits.clear()
@@ -300,7 +302,7 @@ def test_a_place_far_behind_is_told_exactly(open_one: Open) -> None:
 def test_several_holders_are_all_named(open_one: Open) -> None:
     desk = open_one()
     waits = task(desk, "queue").delay("42")
-    with lock(KEY, app=desk.app, timeout=0, shared=True):
+    with lock(Shared(KEY), app=desk.app, timeout=0):
         store = runtime(desk.app).backend
         store.enter(Claim(KEY, "reader:0:0", "1", ttl=10**9, mode=Mode.SHARED))
         desk.deliver()

@@ -17,6 +17,7 @@ from celery import Celery
 from celery_dlock import (
     Debounce,
     FullJitter,
+    Limit,
     LockedTask,
     Queue,
     Replace,
@@ -41,7 +42,10 @@ LOCKS: Mapping[str, Mapping[str, Any]] = {
     "queues": {"on_contention": "queue"},
     "keeps": {"on_contention": Queue(keep=True, max_wait=5), "reserve": "retry"},
     "ordered": {"on_contention": Queue(ordered="publish", max_wait=5)},
-    "limited": {"on_contention": Queue(max_waiting=20, overflow="drop_newest"), "limit": 2},
+    "limited": {
+        "on_contention": Queue(max_waiting=20, overflow="drop_newest"),
+        "key": Limit("limited:{order}", 2),
+    },
     "replaces": {"on_contention": Replace()},
     "newest": {"on_contention": Replace(running=True)},
     "skips": {"on_contention": Skip()},

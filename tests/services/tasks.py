@@ -87,6 +87,7 @@ def register(
     journal = Journal(folder / "journal")
     options = {"ttl": 5.0, **lock}
     options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
+    key = Limit("order:{order}", 1, cooldown=options.pop("cooldown", None))
     options = {f"lock_{name}": value for name, value in options.items()}
     given = {**options, **task}
     register_payments(app, folder, given, database)
@@ -94,7 +95,7 @@ def register(
     register_charging(app, folder, given)
     if options["lock_ttl"] is not None:  # theirs is of their own
         register_members(app, folder)
-    locked = {"base": LockedTask, "shared": False, "lock_key": "order:{order}", **given}
+    locked = {"base": LockedTask, "shared": False, "lock_key": key, **given}
 
     @app.task(name="apply", bind=True, **locked)
     def apply(
@@ -155,7 +156,7 @@ def _register_plain(app: Celery, folder: Path, options: Mapping[str, Any]) -> No
 
 def _register_features(app: Celery, folder: Path, locked: Mapping[str, Any]) -> None:
     journal = Journal(folder / "journal")
-    alone = {**locked, "lock_key": "{parent}", "lock_parents": (), "lock_limit": 1}
+    alone = {**locked, "lock_key": "{parent}", "lock_parents": ()}
 
     @app.task(name="collect", **locked)
     def collect(numbers: list[int], order: str) -> int:
@@ -220,9 +221,7 @@ def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
     if replaces_running(options["lock_on_contention"]) or "all" in options.get("lock_parents", ()):
         return
     journal = Journal(folder / "journal")
-    # Each key has these of its own, or none.
-    of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown", "lock_reserve")
-    given = {name: value for name, value in options.items() if name not in of_a_lock}
+    given = {name: value for name, value in options.items() if name != "lock_reserve"}
 
     def at_once(tenant: str, *_: Any, **__: Any) -> int:
         return int((folder / f"plan-{tenant}").read_text())

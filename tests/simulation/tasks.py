@@ -78,7 +78,7 @@ def at_once(key: str, steps: list[float], ending: str) -> int:
 
 
 #: At a key whose limit is another one every few seconds.
-PLANNED: Mapping[str, Any] = {"lock_key": "{key}-plan", "lock_limit": at_once}
+PLANNED: Mapping[str, Any] = {"lock_key": Limit("{key}-plan", at_once)}
 
 PATIENT = Reschedule(backoff=FullJitter(base=0.5, cap=4.0), max_wait=None)
 
@@ -118,14 +118,12 @@ KINDS: Mapping[str, Kind] = {
     "ordered": Kind({"lock_on_contention": Queue(ordered="publish", max_wait=None)}),
     "reserves": Kind({"lock_on_contention": Queue(max_wait=None), "lock_reserve": "chain"}),
     "slotted": Kind(
-        {
-            "lock_on_contention": Queue(max_wait=None),
-            "lock_limit": 2,
-            "lock_key": "{key}-slots",
-        }
+        {"lock_on_contention": Queue(max_wait=None), "lock_key": Limit("{key}-slots", 2)}
     ),
-    "reader": Kind({"lock_on_contention": Queue(max_wait=None), "lock_shared": True}),
-    "cools": Kind({"lock_on_contention": Queue(max_wait=None), "lock_cooldown": 5.0}),
+    "reader": Kind({"lock_on_contention": Queue(max_wait=None), "lock_key": Shared("{key}")}),
+    "cools": Kind(
+        {"lock_on_contention": Queue(max_wait=None), "lock_key": Limit("{key}", 1, cooldown=5.0)}
+    ),
     "several": Kind({"lock_on_contention": Queue(max_wait=None), "lock_key": ["{key}", "both"]}),
     "limits": Kind(
         {

@@ -43,7 +43,7 @@ def target_key(source: str, target: str) -> str:
 def bare() -> None: ...
 
 
-@locked_task("order:{order_id}", app=app, ttl=30, limit=2, acks_late=True)
+@locked_task(Limit("order:{order_id}", 2), app=app, ttl=30, acks_late=True)
 def charge(order_id: int, *, fencing_token: int = INJECTED) -> str:
     return str(fencing_token)
 
@@ -79,7 +79,7 @@ def at_once(tenant: str) -> int:
 def by_plan(tenant: str) -> None: ...
 
 
-@locked_task("tenant:{tenant}", limit=at_once)
+@locked_task(Limit("tenant:{tenant}", at_once))
 def alike(tenant: str) -> None: ...
 
 
@@ -113,7 +113,7 @@ assert_type(current_lease(default=None), Lease | None)
 assert_type(current_lease(None), Lease | None)
 plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)
 without_blocking: AbstractAsyncContextManager[Lease] = lock("order:42")
-with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:
+with lock(["a", "b"], ttl=10, parents=["c"]) as held:
     assert_type(held, Lease)
     assert_type(held.uncertain, bool)
 
@@ -190,6 +190,7 @@ locked_task("key", acks_late="yes")  # type: ignore[call-overload]
 locked_task("key", team="billing")  # type: ignore[call-overload]
 lock("order:42", cooldwon=60)  # type: ignore[call-arg]
 lock("order:42", max_hold=60)  # type: ignore[call-arg]
-lock("order:42", limit="3")  # type: ignore[arg-type]
+lock(Limit("order:42", "3"))  # type: ignore[arg-type]
+lock(target_key)  # type: ignore[arg-type]
 Skip(then="perhaps")  # type: ignore[arg-type]
 fencing.admit(None, fencing_token=7)  # type: ignore[call-overload]

@@ -11,7 +11,7 @@ from typing import Any, assert_type
 
 from celery import Celery
 
-from celery_dlock import INJECTED, Lease, LockedTask, Skip, lock, locked_task
+from celery_dlock import INJECTED, Lease, Limit, LockedTask, Shared, Skip, lock, locked_task
 from celery_dlock.policies import Policy
 
 app = Celery("shop")
@@ -48,10 +48,9 @@ def again(self: LockedTask, order_id: int, *, fencing_token: int = INJECTED) -> 
 
 
 @locked_task(
-    "order:{order_id}",
+    Limit("order:{order_id}", 1, cooldown=60),
     app=app,
     bind=True,
-    cooldown=60,
     max_retries=3,
     autoretry_for=(TimeoutError,),
     retry_backoff=True,
@@ -63,7 +62,28 @@ def bound(self: LockedTask[..., bool], order_id: int) -> bool:
     return self.lease.lost
 
 
+def plan(tenant: str, day: str = "") -> int:
+    return len(tenant)
+
+
+@locked_task(Limit("tenant:{tenant}", 3))
+def three(tenant: str) -> None: ...
+
+
+@locked_task([Limit("tenant:{tenant}", plan), Limit("mail", 100, cooldown=60), Shared("catalog")])
+def by_plan(tenant: str, day: str = "") -> int:
+    return len(day)
+
+
+@locked_task(Shared("catalog"), app=app, bind=True)
+def reading(self: LockedTask, tenant: str) -> str:
+    return tenant
+
+
 def call_them() -> None:
+    assert_type(three("acme"), None)
+    assert_type(by_plan("acme"), int)
+    assert_type(reading("acme"), str)
     assert_type(charge(42, 10), str)
     assert_type(charge(order_id=42), str)
     assert_type(charge.run(42, 10, fencing_token=7), str)
@@ -101,7 +121,20 @@ def not_like_this() -> None:
     locked_task("key", ttl="30")  # type: ignore[call-overload]
     locked_task("key", cooldwon=60)  # type: ignore[call-overload]
     locked_task("key", acks_late="yes")  # type: ignore[call-overload]
+    locked_task("key", limit=3)  # type: ignore[call-overload]
+    locked_task("key", shared=True)  # type: ignore[call-overload]
+    locked_task("key", cooldown=60)  # type: ignore[call-overload]
+    Limit("key")  # type: ignore[call-arg]
+    Limit("key", "3")  # type: ignore[arg-type]
+    Limit("key", 3, cooldown="60")  # type: ignore[arg-type]
+    Limit(["a", "b"], 3)  # type: ignore[arg-type]
+    Limit(Shared("key"), 3)  # type: ignore[arg-type]
+    Shared("key", cooldown=60)  # type: ignore[call-arg]
+    Shared(Limit("key", 3))  # type: ignore[arg-type]
     lock("order:42", cooldwon=60)  # type: ignore[call-arg]
+    lock("order:42", limit=3)  # type: ignore[call-arg]
+    lock("order:42", shared=True)  # type: ignore[call-arg]
+    lock(plan)  # type: ignore[arg-type]
 
 
 class Alerting(LockedTask):
@@ -122,6 +155,8 @@ def refund(order_id: int) -> int:
 
 
 async def in_a_request() -> int:
+    async with lock([Limit("mail", 100, cooldown=60), Shared("catalog")], app=app):
+        pass
     async with lock("order:42", app=app) as lease:
         return lease.fencing_token
 
@@ -129,5 +164,7 @@ async def in_a_request() -> int:
 def use_them(policy: Policy) -> list[LockedTask[..., object]]:
     locked_task("key", app=app, on_contention=policy)
     with lock("order:42", app=app, timeout=0) as lease:
+        assert_type(lease, Lease)
+    with lock(Shared("catalog"), app=app) as lease:
         assert_type(lease, Lease)
     return [charge, transfer, nightly, refund]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import ConfigurationError, FullJitter, Queue, Replace, Reschedule, Wait
+from celery_dlock import ConfigurationError, FullJitter, Limit, Queue, Replace, Reschedule, Wait
 from celery_dlock.core.access import Access
 from celery_dlock.core.checks import LONGEST_DURATION, did_you_mean, duration, quoted
 
@@ -44,7 +44,7 @@ def test_what_is_no_duration_and_what_is_no_limit_is_quoted() -> None:
     with pytest.raises(ConfigurationError, match=r"ttl must be .* years, got 'soon'$"):
         duration("ttl", "soon")
     with pytest.raises(ConfigurationError, match=r"got 0$"):
-        Access.of({"limit": 0})
+        Access.of(Limit("k", 0))
 
 
 @pytest.mark.parametrize(

@@ -48,24 +48,41 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "endless ttl": ({"key": "k", "ttl": math.inf}, "ttl"),
     "ttl that is no number": ({"key": "k", "ttl": math.nan}, "ttl"),
     "ttl in words": ({"key": "k", "ttl": "30"}, "ttl"),
-    "limit of 0": ({"key": "k", "limit": 0}, "limit"),
-    "negative limit": ({"key": "k", "limit": -1}, "limit"),
-    "limit that is true": ({"key": "k", "limit": True}, "limit"),
-    "half a holder": ({"key": "k", "limit": 1.5}, "limit"),
-    "limited readers": ({"key": "k", "limit": 2, "shared": True}, "readers run together"),
-    "cooldown of 0": ({"key": "k", "cooldown": 0}, "cooldown"),
-    "cooldown in words": ({"key": "k", "cooldown": "1h"}, "cooldown"),
-    "the newest of two slots": ({"key": "k", "on_contention": NEWEST, "limit": 2}, "one key alone"),
-    "the newest reader": ({"key": "k", "on_contention": NEWEST, "shared": True}, "one key alone"),
+    "limit of 0": (
+        {"key": Limit("k", 0)},
+        r"n of Limit\(key='k', n=0, cooldown=None\) says how many tasks may hold the key at once: "
+        "it is a number from 1 to 1,000,000, or in a task a function of its arguments .*, got 0$",
+    ),
+    "negative limit": ({"key": [Limit("k", -1)]}, "got -1$"),
+    "limit that is true": ({"key": Limit("k", True)}, "got True$"),
+    "half a holder": ({"key": Limit("k", 1.5)}, "got 1.5$"),  # type: ignore[arg-type]
+    "limit that is none": ({"key": Limit("k", None)}, "got None$"),  # type: ignore[arg-type]
+    "cooldown of 0": (
+        {"key": ["a", Limit("k", 2, cooldown=0)]},
+        r"cooldown of Limit\(key='k', n=2, cooldown=0\) must be a number of seconds .*, got 0$",
+    ),
+    "negative cooldown": ({"key": Limit("k", 1, -1)}, "cooldown of .*, got -1$"),
+    "cooldown in words": ({"key": Limit("k", 1, "1h")}, "cooldown of .*, got '1h'$"),  # type: ignore[arg-type]
+    "cooldown that is true": ({"key": Limit("k", 1, True)}, "cooldown of .*, got True$"),
+    "a limit of readers": (
+        {"key": Limit(Shared("k"), 2)},  # type: ignore[arg-type]
+        r"Limit\(key=Shared\(key='k'\), .*: a key is held in one way; write Limit or Shared, with",
+    ),
+    "readers of a limit": ({"key": [Shared(Limit("k", 2))]}, r"Shared\(key=Limit\(.*: a key is"),  # type: ignore[arg-type]
+    "a limit of two keys": (
+        {"key": Limit(["k", "l"], 2)},  # type: ignore[arg-type]
+        r"Limit\(key=\['k', 'l'\], .*: .* the list around the entries, as in \[Limit\('a', 3\),",
+    ),
+    "readers of two keys": ({"key": Shared(("k", "l"))}, "the list around the entries"),  # type: ignore[arg-type]
+    "the newest of two slots": ({"key": Limit("k", 2), "on_contention": NEWEST}, "one key alone"),
+    "the newest reader": ({"key": Shared("k"), "on_contention": NEWEST}, "one key alone"),
     "the newest of two keys": ({"key": ["k", "l"], "on_contention": NEWEST}, "one key alone"),
     "the newest child": ({"key": "k", "on_contention": NEWEST, "parents": "p"}, "one key alone"),
-    "readers that cool down": ({"key": "k", "cooldown": 9, "shared": True}, "when they like"),
-    "limit beside Limit": ({"key": [Limit("k", 3)], "limit": 2}, "to each key, as in"),
-    "shared beside Shared": ({"key": ["a", Shared("k")], "shared": True}, "to each key, as in"),
-    "cooldown beside Limit": ({"key": Limit("k", 3), "cooldown": 60}, "to each key, as in"),
-    "limit of 0 in a list": ({"key": [Limit("k", 0)]}, "limit"),
-    "cooldown of 0 in a list": ({"key": [Limit("k", 2, cooldown=0)]}, "cooldown"),
-    "one key in two ways": ({"key": [Limit("{order}", 3), "{order}"]}, "'{order}' is given twice"),
+    "one key in two ways": (
+        {"key": [Limit("{order}", 3), "{order}"]},
+        "'{order}' is given twice: a key has one entry, which says how it is held; keep one",
+    ),
+    "one key in one way, twice": ({"key": ["{order}", "{order}"]}, "'{order}' is given twice"),
     "a limit of another kind": ({"key": [Limit(7, 3)]}, "template or a callable"),  # type: ignore[arg-type]
     "unknown parameter in a limit": ({"key": [Limit("{oder}", 3)]}, "oder"),
     "a limit as a parent": ({"key": "k", "parents": [Limit("p", 3)]}, "template or a callable"),
@@ -81,10 +98,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown on_lost": ({"key": "k", "on_lost": "abrot"}, "'flag' or 'abort', got 'abrot'"),
     "unknown reserve": ({"key": "k", "reserve": "retries"}, "'retry' or 'chain', got 'retries'"),
     "a reserve that is true": ({"key": "k", "reserve": True}, "or 'chain', got True"),
-    "a reader that reserves": ({"key": "k", "shared": True, "reserve": "retry"}, "read lock"),
+    "a reader that reserves": ({"key": Shared("k"), "reserve": "retry"}, "read lock"),
     "no on_lost": ({"key": "k", "on_lost": None}, "'flag' or 'abort', got None"),
     "a parent, not parents": ({"key": "k", "parent": "orders"}, "did you mean (lock_)?parents=?"),
     "keys, not a list in key": ({"keys": ["a", "b"]}, "did you mean (lock_)?key=?"),
+    "limit misspelt": ({"key": "k", "limti": 3}, r"mean (lock_)?key=Limit\(.mail., 3\)\?"),
+    "shared misspelt": ({"key": "k", "share": True}, r"mean (lock_)?key=Shared\(.catalog.\)\?"),
+    "cooldown misspelt": ({"key": "k", "cooldwon": 9}, r"mean (lock_)?key=Limit\(.*cooldown=60\)"),
     "ttl misspelt": ({"key": "k", "tll": 30}, "did you mean (lock_)?ttl=?"),
     "on_contention misspelt": ({"key": "k", "on_contetion": "skip"}, "(lock_)?on_contention=?"),
     "a policy's class": ({"key": "k", "on_contention": Reschedule}, "decide"),
@@ -183,7 +203,7 @@ def test_a_base_class_of_the_project_may_await_the_body_under_the_lock(app: Cele
     [
         (positional, {}, "fencing_token must be keyword-only"),
         (positional_lease, {}, "lease must be keyword-only"),
-        (token, {"shared": True}, "a read lock has no fencing token"),
+        (token, {"key": Shared("k")}, "a read lock has no fencing token"),
         (token, {"key": ["a", "b"]}, "lease.fencing_tokens"),
     ],
 )

@@ -14,7 +14,7 @@ CELERY_BROKER_URL = "memory://"
 """
 
 TASKS = """
-from celery_dlock import Queue, lock, locked_task
+from celery_dlock import Limit, Queue, lock, locked_task
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import InlineWorker
 from django.db import connection, models
@@ -34,12 +34,12 @@ def at_once(tenant, number):
 
 ran = []
 
-@locked_task("tenant:{tenant}", limit=at_once, on_contention=Queue(), app=app)
+@locked_task(Limit("tenant:{tenant}", at_once), on_contention=Queue(), app=app)
 def load(tenant, number):
     ran.append((number, worker.queued()))
 
 worker = InlineWorker(app)
-running = [lock("tenant:acme", limit=2, app=app) for _ in range(2)]
+running = [lock(Limit("tenant:acme", 2), app=app) for _ in range(2)]
 for block in running:
     block.acquire()
 

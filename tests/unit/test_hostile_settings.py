@@ -9,6 +9,7 @@ from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_dlock.core.access import Limit
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.checks import LONGEST_DURATION, SHORTEST_DURATION, duration
 from celery_dlock.errors import ConfigurationError
@@ -79,14 +80,16 @@ def test_any_policy(value: Any) -> None:
         refused(exc)
 
 
-@pytest.mark.parametrize("name", ["ttl", "timeout", "limit"])
+@pytest.mark.parametrize("name", ["ttl", "timeout", "n", "cooldown"])
 @examples(40)
 @given(value=VALUES)
 def test_any_option_of_a_lock(name: str, value: Any) -> None:
     app = Celery("shop", set_as_current=False, broker="memory://")
     app.conf.dlock_url = "memory://"
+    given: dict[str, Any] = {"n": 1, name: value}
+    key = Limit("order:42", given.pop("n"), given.pop("cooldown", None))
     try:
-        with lock("order:42", app=app, **{name: value}):
+        with lock(key, app=app, **given):
             pass
     except ConfigurationError as exc:
         refused(exc)

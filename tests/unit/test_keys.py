@@ -129,7 +129,7 @@ class TestSeveralKeys:
         assert Keys.of([("a", READS), ("b", READS)]).first == "a"
 
     def test_that_are_asked_for_in_two_ways_are_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="'a' is given twice, and not in the same"):
+        with pytest.raises(ConfigurationError, match="'a' is given twice, and not in the same way"):
             Keys.of([*limits(a=3), *alike("a")])
 
         assert Keys.of([*limits(a=3), *limits(a=3)]).own == ("a",)
@@ -137,11 +137,15 @@ class TestSeveralKeys:
     def test_say_each_how_it_is_held(self) -> None:
         several: list[Wanted] = [Limit("a", 3, cooldown=60), Shared("b"), "c"]
 
-        assert entries(several, {}) == [
+        assert entries(several) == [
             ("a", Access(Mode.LIMITED, 3, cooldown=60.0)),
             ("b", READS),
             ("c", Access()),
         ]
+
+    def test_with_a_limit_of_one_are_held_alone_as_without(self) -> None:
+        assert entries(Limit("a", 1)) == entries("a") == [("a", Access(Mode.EXCLUSIVE))]
+        assert entries(Limit("a", 1, cooldown=9)) == [("a", Access(cooldown=9.0))]
 
     def test_a_callable_object_is_labelled_by_its_class(self) -> None:
         assert template(functools.partial(str), lambda: None).names == ("partial",)

@@ -14,7 +14,7 @@ from celery import Celery, Task, _state, shared_task
 from celery._state import _on_app_finalizers
 from celery.signals import before_task_publish
 
-from celery_dlock import ConfigurationError, LockedTask, Queue, Skip, locked_task
+from celery_dlock import ConfigurationError, Limit, LockedTask, Queue, Skip, locked_task
 
 
 class InContext(Task):  # type: ignore[misc]
@@ -187,7 +187,7 @@ async def coroutine(order: str) -> None: ...
 
 def test_a_coroutine_needs_a_class_that_runs_it(application: Make) -> None:
     make: Callable[..., Any] = locked_task
-    make("order:{order}", app=(app := application()), name="charge", shared=False)(coroutine)
+    make("order:{order}", app=(app := application()), name="charge")(coroutine)
     with pytest.raises(
         ConfigurationError, match=r"task charge: Celery awaits nothing.*asyncio\.run"
     ):
@@ -205,15 +205,14 @@ def test_a_coroutine_needs_a_class_that_runs_it(application: Make) -> None:
 def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool, kind: Any) -> None:
     class Ours(kind):  # type: ignore[misc]
         abstract = True
-        lock_key = "tenants"
+        lock_key = Limit("tenants", 5)
         lock_ttl = 60
-        lock_limit = 5
         lock_on_contention = "queue"
 
     app = application() if based else application(task_cls=Ours)
     options: dict[str, Any] = {"base": Ours} if based else {}
     locked_task(name="charge", **options)(charge)
-    options |= {"ttl": 10, "limit": 1, "on_contention": "skip"}
+    options |= {"ttl": 10, "on_contention": "skip"}
     locked_task("order:{order}", name="own", **options)(charge)
 
     theirs, own = app.tasks["charge"].lock_definition, app.tasks["own"].lock_definition

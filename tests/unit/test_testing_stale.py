@@ -15,9 +15,11 @@ from sqlalchemy.orm import Session
 
 from celery_dlock import (
     ConfigurationError,
+    Limit,
     LockContended,
     LockedTask,
     LockLost,
+    Shared,
     StaleFencingToken,
     current_lease,
     fencing,
@@ -55,10 +57,12 @@ def write(db: sqlite3.Connection, amount: int, *, fenced: bool = True) -> str:
     return "paid"
 
 
-def paying(app: Celery, body: Callable[[int], object] = str, **options: Any) -> Any:
+def paying(
+    app: Celery, body: Callable[[int], object] = str, key: Any = "order:{order}", **options: Any
+) -> Any:
     """A task that pays some amount for an order."""
 
-    @locked_task("order:{order}", app=app, name="pay", **options)
+    @locked_task(key, app=app, name="pay", **options)
     def pay(order: int, amount: int = 10) -> object:
         return body(amount)
 
@@ -203,7 +207,7 @@ def test_one_key_of_several_that_was_taken_is_enough(app: Celery, db: sqlite3.Co
 
 
 def test_the_next_of_the_same_slot_refuses_it(app: Celery, db: sqlite3.Connection) -> None:
-    pay = paying(app, lambda amount: write(db, amount), limit=2)
+    pay = paying(app, lambda amount: write(db, amount), Limit("order:{order}", 2))
     somebody_holds(app, "order:42", limit=2)
     late = stale_holder(pay, 42, 10)
     pay(42, 20)
@@ -238,7 +242,7 @@ def test_what_cannot_come_too_late_is_refused_at_once(app: Celery) -> None:
     def pay(order: int, *, fencing_token: int) -> None: ...
 
     with pytest.raises(ConfigurationError, match="read lock"):
-        stale_holder(paying(app, shared=True), 42)
+        stale_holder(paying(app, key=Shared("order:{order}")), 42)
     with pytest.raises(ConfigurationError, match="no locked task"):
         stale_holder(plain)
     with pytest.raises(TypeError, match="must not pass it"):

@@ -404,7 +404,7 @@ def raises(step: Step, desk: Desk) -> Any:
 
 
 def reader(step: Step, desk: Desk) -> Any:
-    return step("reader", shared=True, reserve=None).si("42")
+    return step("reader", Shared("order:{order}"), reserve=None).si("42")
 
 
 def child(step: Step, desk: Desk) -> Any:
@@ -412,7 +412,7 @@ def child(step: Step, desk: Desk) -> Any:
 
 
 def many(step: Step, desk: Desk) -> Any:
-    return step("many", limit=2, reserve=None).si("42")
+    return step("many", Limit("order:{order}", 2), reserve=None).si("42")
 
 
 def grouped(step: Step, desk: Desk) -> Any:

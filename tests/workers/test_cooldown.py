@@ -1,4 +1,4 @@
-"""``cooldown=``: a key starts no more than one task in so many seconds, or as many as its limit."""
+"""A cooldown: a key starts no more than one task in so many seconds, or as many as its limit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from celery.exceptions import Reject
 
 from celery_dlock import (
     FullJitter,
+    Limit,
     LockContended,
     LockedTask,
     LockLost,
@@ -18,6 +19,7 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.core.events import Rescheduled, Skipped
+from celery_dlock.core.state import Busy
 from celery_dlock.ops import actions, overview
 from celery_dlock.testing.contract.words import claim
 from tests.services.desk import Desk
@@ -34,10 +36,16 @@ Make = Callable[..., LockedTask]
 def make(desk: Desk) -> Make:
     """``make("queue")``: a task with a cooldown of a minute; *does* is called in its body."""
 
-    def make(policy: Any, does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
-        given = {"name": "sync", "cooldown": MINUTE, "on_contention": policy, **options}
+    def make(
+        policy: Any,
+        does: Callable[[Any], Any] | None = None,
+        n: int = 1,
+        cooldown: float | None = MINUTE,
+        **options: Any,
+    ) -> LockedTask:
+        given = {"name": "sync", "on_contention": policy, **options}
 
-        @desk.locked("tenant:{tenant}", bind=True, **given)
+        @desk.locked(Limit("tenant:{tenant}", n, cooldown), bind=True, **given)
         def sync(self: Any, number: int, tenant: int = 7) -> int:
             desk.ran.append(number)
             if does:
@@ -100,7 +108,7 @@ def test_one_that_comes_back_does_so_when_it_is_over_or_after_five_minutes_to_lo
 
 
 def test_as_many_start_in_that_time_as_the_limit_says(desk: Desk, make: Make) -> None:
-    sync = make("queue", limit=2)
+    sync = make("queue", n=2)
     for number in range(5):
         sync.delay(number)
 
@@ -152,7 +160,7 @@ def test_it_closes_the_key_for_all_and_says_for_how_long(desk: Desk, make: Make)
 
 
 def test_a_block_can_have_one(desk: Desk) -> None:
-    with lock(KEY, app=desk.app, cooldown=MINUTE):
+    with lock(Limit(KEY, 1, cooldown=MINUTE), app=desk.app):
         desk.clock.advance(20)
 
     with pytest.raises(LockContended, match=r"another 40\.0 s"), _at_once(desk):
@@ -166,9 +174,45 @@ def _at_once(desk: Desk) -> Any:
     return lock(KEY, app=desk.app, timeout=0)
 
 
+def test_each_key_has_a_cooldown_of_its_own(desk: Desk) -> None:
+    keys = ["file", Limit("tenant", 2), Limit("mail", 2, cooldown=MINUTE), Limit("disk", 1, 10)]
+
+    @desk.locked(keys, name="send", on_contention="fail")
+    def send() -> None:
+        desk.ran.append(len(desk.ran))
+
+    send()
+    names = ("file", "tenant", "mail", "disk")
+    assert [len(desk.store.peek(key).cooling) for key in names] == [0, 0, 1, 1]
+    with pytest.raises(LockContended, match=r"'disk' is cooling down for another 10\.0 s"):
+        send()
+    desk.clock.advance(10)
+    send()
+    desk.clock.advance(10)
+    with pytest.raises(LockContended, match=r"'mail' is cooling down for another 40\.0 s"):
+        send()
+
+    assert desk.ran == [0, 1]
+
+
+def test_a_body_longer_than_its_cooldown_keeps_the_key_and_leaves_it_open(
+    desk: Desk, make: Make
+) -> None:
+    def is_long(_: Any) -> None:
+        desk.clock.advance(12)
+        assert isinstance(desk.store.enter(claim("other:0:0", key=KEY)).verdict, Busy)
+
+    sync = make("fail", is_long, cooldown=10)
+
+    sync(0)
+    sync(1)
+
+    assert desk.ran == [0, 1]
+
+
 def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
     desk.store.enter(claim("other:0:0", key="b"))
-    both = lock(["a", "b"], app=desk.app, cooldown=MINUTE, timeout=0)
+    both = lock([Limit(key, 1, MINUTE) for key in "ab"], app=desk.app, timeout=0)
 
     with pytest.raises(LockContended, match="'b' is held"), both:
         pass
@@ -178,7 +222,7 @@ def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
 
 
 def test_what_a_person_takes_away_is_free_at_once(desk: Desk) -> None:
-    block = lock(KEY, app=desk.app, cooldown=MINUTE)
+    block = lock(Limit(KEY, 1, cooldown=MINUTE), app=desk.app)
     block.acquire()
     (holder,) = overview.line(desk.app, KEY).holders
     assert actions.release(desk.app, KEY, holder)

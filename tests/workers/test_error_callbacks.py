@@ -11,7 +11,15 @@ import pytest
 from celery import chain, chord, group
 from celery.app.task import Context
 
-from celery_dlock import ConfigurationError, Lease, LockContended, LockedTask, current_lease, lock
+from celery_dlock import (
+    ConfigurationError,
+    Lease,
+    LockContended,
+    LockedTask,
+    Shared,
+    current_lease,
+    lock,
+)
 from celery_dlock.testing import held_by_another
 from tests.services.desk import Desk
 from tests.workers.conftest import charging, held
@@ -399,9 +407,11 @@ def test_calling_oneself_on_a_taken_key_never_reschedules_the_outer_message(desk
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_lock_in_the_other_mode_raises_at_once(desk: Desk, shared: bool) -> None:
-    @desk.locked("k", name="outer", shared=not shared)
+    keys: list[Any] = [Shared("k"), "k"]
+
+    @desk.locked(keys[shared], name="outer")
     def outer() -> None:
-        with lock("k", app=desk.app, timeout=60, shared=shared):
+        with lock(keys[not shared], app=desk.app, timeout=60):
             pass
 
     with pytest.raises(LockContended):

@@ -45,7 +45,7 @@ def deliver_one(desk: Desk, task: LockedTask) -> None:
 
 @pytest.mark.parametrize("policy", ["reschedule", "queue"])
 def test_a_task_that_finds_its_key_taken_comes_back(desk: Desk, policy: str) -> None:
-    charge = charging(desk, on_contention=policy, shared=False)
+    charge = charging(desk, on_contention=policy)
     with held_by_another("order:42", app=desk.app):
         deliver_one(desk, charge)
     again: Any = desk.take("events")
@@ -54,7 +54,7 @@ def test_a_task_that_finds_its_key_taken_comes_back(desk: Desk, policy: str) -> 
 
 
 def test_the_next_attempt_comes(desk: Desk) -> None:
-    @desk.locked("order:{order}", bind=True, name="charge", shared=False)
+    @desk.locked("order:{order}", bind=True, name="charge")
     def charge(self: Any, order: str) -> None:
         raise self.retry(countdown=0)
 
@@ -67,7 +67,7 @@ def test_a_broadcast_that_is_rescheduled_does_not_go_to_all_again() -> None:
     news = Exchange("news", type="fanout")
     queues = [Broadcast("here", exchange=news), Queue("celery")]
     with open_desk(task_queues=queues) as desk:
-        charge = charging(desk, shared=False)
+        charge = charging(desk)
         here = desk.app.amqp.queues["here"](desk.channel)
         here.declare()
         charge.apply_async(("42",), exchange="news", routing_key="here")

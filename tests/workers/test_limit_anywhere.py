@@ -99,7 +99,7 @@ def opened(
         (runs, Queue(), {"loses": True}),
         (is_refused, Queue(), {"key": LIMITS}),
         (is_woken, Queue(), {"key": LIMITS}),
-        (keeps_its_turn, Queue(), {"key": "b", "limit": at_once}),
+        (keeps_its_turn, Queue(), {"key": Limit("b", at_once)}),
     ],
     ids=[
         *("it is parked", "it looks and is parked", "it is rescheduled", "it was woken"),

@@ -1,4 +1,4 @@
-"""``limit=`` is a function of the call: limits by plan, by customer, changed while tasks wait."""
+"""A limit is a function of the call: limits by plan, by customer, changed while tasks wait."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ Make = Callable[..., LockedTask]
 
 @pytest.fixture
 def make(desk: Desk, plans: Plans) -> Make:
-    def make(key: Any = "tenant:{t}", **options: Any) -> LockedTask:
-        given = {"name": "load", "on_contention": Queue(), "limit": plans, **options}
+    def make(key: Any = None, **options: Any) -> LockedTask:
+        given = {"name": "load", "on_contention": Queue(), **options}
 
-        @desk.locked(key, **{name: value for name, value in given.items() if value is not None})
+        @desk.locked(key or Limit("tenant:{t}", plans), **given)
         def load(number: int, t: int = 7) -> None:
             desk.ran.append(number)
 
@@ -160,7 +160,7 @@ def test_a_limit_of_one_is_a_limit_and_no_other_kind_of_key(
 def test_two_keys_are_asked_for_as_they_are_declared_whatever_the_limits_say(
     desk: Desk, make: Make, plans: Plans
 ) -> None:
-    load = make([Limit("tenant:{t}", plans), Limit("all", 3)], limit=None)
+    load = make([Limit("tenant:{t}", plans), Limit("all", 3)])
     others = fill(desk, 3, 3, "all")
     for limit in (2, 4):
         plans.limit = limit
@@ -246,7 +246,7 @@ def test_who_is_woken_to_end_ends_without_a_limit(
     (other,) = fill(desk, 1, 1)
     plans.limit = 1
     keys = [Limit("all", 3), Limit("tenant:{t}", plans)]
-    result = make(keys, limit=None, on_contention=Queue(max_wait=60)).delay(1)
+    result = make(keys, on_contention=Queue(max_wait=60)).delay(1)
     desk.deliver()
     assert len(desk.store.peek("all").grants) == 1
 
@@ -268,7 +268,7 @@ def test_who_is_woken_to_end_ends_without_a_limit(
 
 
 def test_whose_key_was_kept_for_a_retry_keeps_it_without_a_limit(desk: Desk, plans: Plans) -> None:
-    @desk.locked("tenant:{t}", name="retries", limit=plans, reserve="retry", bind=True)
+    @desk.locked(Limit("tenant:{t}", plans), name="retries", reserve="retry", bind=True)
     def retries(self: Any, number: int, t: int = 7) -> None:
         if not self.request.retries:
             raise self.retry(countdown=0)
@@ -362,7 +362,7 @@ def test_an_error_callback_without_a_limit_is_sent_as_a_message(desk: Desk, plan
     def limit(request: Any, exc: Any, traceback: Any) -> Any:
         return plans(1)
 
-    @desk.locked("callback", name="tell", limit=limit)
+    @desk.locked(Limit("callback", limit), name="tell")
     def tell(request: Any, exc: Any, traceback: Any) -> None:
         desk.ran.append(str(exc))
 
@@ -397,11 +397,9 @@ def test_a_unique_task_that_is_put_off_still_lives(desk: Desk, make: Make, plans
 def test_a_number_that_is_no_limit_is_an_error_of_the_definition(
     desk: Desk, make: Make, limit: int
 ) -> None:
-    for key, given in (("k", limit), ([Limit("k", limit)], None)):
-        with pytest.raises(ConfigurationError, match="a number from 1 to 1,000,000, got"):
-            make(key, limit=given)
-    with pytest.raises(ConfigurationError, match="a number from 1 to 1,000,000, got"):
-        lock("k", limit=limit, app=desk.app)
+    for define in (make, lambda key: lock(key, app=desk.app)):
+        with pytest.raises(ConfigurationError, match="a number from 1 to 1,000,000, or in a task"):
+            define(Limit("k", limit))
 
 
 @pytest.mark.every_store
@@ -435,7 +433,7 @@ def test_published_in_order_the_first_whose_turn_comes_lets_in_the_others(
 ) -> None:
     plans.limit = 3
 
-    @desk.locked("tenant:{t}", name="load", limit=plans, on_contention=Queue(ordered="publish"))
+    @desk.locked(Limit("tenant:{t}", plans), name="load", on_contention=Queue(ordered="publish"))
     def load(number: int, t: int = 7) -> None:
         desk.ran.append((number, desk.size()))
 
@@ -457,14 +455,14 @@ def test_a_task_that_is_called_asks_too(make: Make, plans: Plans) -> None:
 
 
 def test_a_function_that_no_call_fits_is_an_error_of_the_definition(make: Make) -> None:
-    with pytest.raises(ConfigurationError, match=r"task load: limit=.* is called as the task is"):
-        make(limit=lambda tenant, number, t: 3)
+    with pytest.raises(ConfigurationError, match=r"task load: limit <lambda>.. is called as the"):
+        make(Limit("tenant:{t}", lambda tenant, number, t: 3))
 
 
 def test_a_block_has_no_call_of_which_a_function_could_say_the_limit(
     desk: Desk, plans: Plans
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"limit= of lock.. is a number"):
+    with pytest.raises(ConfigurationError, match=r"n of a Limit is a number in lock.."):
         lock([Limit("a", plans)], app=desk.app)
 
 
@@ -472,7 +470,7 @@ def test_it_is_an_attribute_of_a_task_class_as_well(desk: Desk) -> None:
     def two(number: int) -> int:
         return 2
 
-    @desk.app.task(base=LockedTask, lock_key="k", lock_limit=two, name="attribute")
+    @desk.app.task(base=LockedTask, lock_key=Limit("k", two), name="attribute")
     def attribute(number: int) -> None:
         desk.ran.append([holder.limit for holder in desk.store.peek("k").holders])
 

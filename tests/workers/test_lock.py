@@ -17,6 +17,7 @@ from celery_dlock import (
     BackendUnavailable,
     ConfigurationError,
     Lease,
+    Limit,
     LockContended,
     LockLost,
     LockTimeout,
@@ -177,14 +178,14 @@ def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
     def alone() -> str:
         return "ran"
 
-    with lock("k", app=desk.app, limit=3):
+    with lock(Limit("k", 3), app=desk.app):
         with pytest.raises(LockContended), lock("k", app=desk.app):
             pytest.fail("two others may hold it")
         with pytest.raises(LockContended):
             alone()
-        with lock("k", app=desk.app, limit=2):
+        with lock(Limit("k", 2), app=desk.app):
             pass  # the key has one limit, and this task is one of those that have a slot
-    with lock("k", app=desk.app), lock("k", app=desk.app, limit=3):
+    with lock("k", app=desk.app), lock(Limit("k", 3), app=desk.app):
         pass  # who is alone is one of three, too
 
 
@@ -228,14 +229,14 @@ def test_without_app_it_is_the_current_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ttl": 0}, {"ttl": -1}, {"timeout": -1}, {"timeout": float("nan")}, {"limit": 0}]
+    "options", [{"ttl": 0}, {"ttl": -1}, {"timeout": -1}, {"timeout": float("nan")}]
 )
 def test_what_makes_no_sense_is_refused(desk: Desk, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError), lock("k", app=desk.app, **options):
         pytest.fail("it was taken")
 
 
-@pytest.mark.parametrize("key", ["", [], [""], 7, ["a", 7], None])
+@pytest.mark.parametrize("key", ["", [], [""], 7, ["a", 7], None, Limit("k", 0)])
 def test_a_key_that_is_none_is_refused(desk: Desk, key: Any) -> None:
     with pytest.raises((ConfigurationError, TypeError)), lock(key, app=desk.app):
         pytest.fail("it was taken")

@@ -15,8 +15,10 @@ import pytest
 from celery_dlock import (
     BackendUnavailable,
     ConfigurationError,
+    Limit,
     LockContended,
     LockTimeout,
+    Shared,
     current_lease,
     lock,
 )
@@ -259,8 +261,8 @@ def test_without_an_event_loop_of_asyncio_it_says_so(desk: Desk) -> None:
 
 
 def test_whether_it_is_locked_is_said_without_taking_it(desk: Desk) -> None:
-    alone, reader = lock(KEY, app=desk.app), lock(KEY, app=desk.app, shared=True)
-    one_of_two = lock(KEY, app=desk.app, limit=2)
+    alone, reader = lock(KEY, app=desk.app), lock(Shared(KEY), app=desk.app)
+    one_of_two = lock(Limit(KEY, 2), app=desk.app)
     below = lock("item:1", app=desk.app, parents=KEY)
 
     def locked() -> list[bool]:
@@ -275,7 +277,7 @@ def test_whether_it_is_locked_is_said_without_taking_it(desk: Desk) -> None:
         assert locked() == [True, True, False, True]
         assert asyncio.run(one_of_two.alocked()) is False
         with ThreadPoolExecutor(1) as other, ExitStack() as stack:
-            other.submit(stack.enter_context, lock(KEY, app=desk.app, limit=2)).result(60)
+            other.submit(stack.enter_context, lock(Limit(KEY, 2), app=desk.app)).result(60)
             assert one_of_two.locked()
             assert asyncio.run(one_of_two.alocked()) is True
     assert locked() == [False, False, False, False]

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Lease, LockContended, LockLost, current_lease, lock
+from celery_dlock import (
+    Lease,
+    Limit,
+    LockContended,
+    LockLost,
+    Shared,
+    current_lease,
+    lock,
+)
 from celery_dlock.core.events import Lost
 from celery_dlock.core.state import Outcome
 from tests.services.desk import Desk
@@ -40,7 +48,7 @@ def on_stack(block: Any) -> Iterator[Lease]:
 def test_each_of_several_threads_leaves_its_own_block(
     desk: Desk, how: Callable[[Any], Iterator[Lease]], order: tuple[int, ...]
 ) -> None:
-    block = lock(KEY, app=desk.app, shared=True)
+    block = lock(Shared(KEY), app=desk.app)
     inside = [how(block) for _ in order]
     with ExitStack() as stack:
         threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in order]
@@ -55,7 +63,7 @@ def test_each_of_several_threads_leaves_its_own_block(
 
 @pytest.mark.parametrize("one_context", [False, True])
 def test_each_of_several_coroutines_leaves_its_own_block(desk: Desk, one_context: bool) -> None:
-    block = lock(KEY, app=desk.app, shared=True)
+    block = lock(Shared(KEY), app=desk.app)
 
     async def read(inside: asyncio.Event, leave: asyncio.Event) -> None:
         async with AsyncExitStack() as exits:
@@ -83,7 +91,7 @@ def test_each_of_several_coroutines_leaves_its_own_block(desk: Desk, one_context
 
 
 def test_a_generator_that_another_coroutine_closes_leaves_its_own_block(desk: Desk) -> None:
-    block = lock(KEY, app=desk.app, shared=True)
+    block = lock(Shared(KEY), app=desk.app)
 
     async def read() -> AsyncIterator[Lease]:
         async with block as lease:
@@ -104,7 +112,7 @@ def test_a_generator_that_another_coroutine_closes_leaves_its_own_block(desk: De
 
 
 def test_what_is_entered_in_one_thread_may_be_left_in_another_if_it_is_alone(desk: Desk) -> None:
-    block = lock(KEY, app=desk.app, shared=True)
+    block = lock(Shared(KEY), app=desk.app)
     first, second = ExitStack(), ExitStack()
     with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as other:
         pool.submit(first.enter_context, block).result(30)
@@ -121,7 +129,7 @@ def test_what_is_entered_in_one_thread_may_be_left_in_another_if_it_is_alone(des
 
 
 def test_of_several_who_acquire_and_release_one_object_one_does(desk: Desk) -> None:
-    block = lock(KEY, app=desk.app, limit=9, timeout=0)
+    block = lock(Limit(KEY, 9), app=desk.app, timeout=0)
     start = threading.Barrier(8)
 
     def ends(call: Callable[[], object]) -> bool:

@@ -13,10 +13,12 @@ from celery_dlock import (
     ConfigurationError,
     Fail,
     Lease,
+    Limit,
     LockContended,
     LockLost,
     Queue,
     Replace,
+    Shared,
     Skip,
     current_lease,
     fencing,
@@ -40,7 +42,7 @@ def test_children_run_together_and_keep_the_parent_to_themselves(desk: Desk, par
         assert modes(desk, parent) == [Mode.SHARED]
         return [
             elsewhere(desk, "order:43", parents=[parent]),
-            elsewhere(desk, parent, shared=True),
+            elsewhere(desk, Shared(parent)),
             elsewhere(desk, parent),
             elsewhere(desk, f"order:{order}"),
         ]
@@ -143,7 +145,10 @@ def test_who_is_alone_on_a_parent_may_call_its_children(
         assert charge("42") == [["order:42"], [Mode.EXCLUSIVE], True]
         assert database.execute("SELECT resource FROM dlock_fence").fetchall() == [("order:42",)]
         assert elsewhere(desk, "order:42")
-    with lock(parent, limit=3, app=desk.app, timeout=0), pytest.raises(LockContended, match=parent):
+    with (
+        lock(Limit(parent, 3), app=desk.app, timeout=0),
+        pytest.raises(LockContended, match=parent),
+    ):
         charge("42")  # two others may be beside it
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from celery_dlock import LockedTask, Queue, lock
+from celery_dlock import Limit, LockedTask, Queue, lock
 from celery_dlock.core.events import Dropped, Parked
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.delivery.taking import FOLLOWED, ToMain
@@ -142,7 +142,7 @@ def test_no_function_is_asked_here_how_many_may_hold_the_key(desk: Desk) -> None
         asked.append(number)
         return 3
 
-    @desk.locked("order:{order}", name="load", on_contention=Queue(), limit=at_once)
+    @desk.locked(Limit("order:{order}", at_once), name="load", on_contention=Queue())
     def load(order: str, number: int) -> None: ...
 
     loop = Loop(desk, load)

@@ -17,9 +17,11 @@ from kombu.message import Message
 from celery_dlock import (
     BackendUnavailable,
     Fail,
+    Limit,
     LockedTask,
     Queue,
     Reschedule,
+    Shared,
     Skip,
     Unique,
     Wait,
@@ -120,24 +122,27 @@ def test_so_does_all_that_a_task_publishes(desk: Desk, early: Any, make: Make, c
     assert desk.ran == expected.get(canvas, ["first", "second"])
 
 
+READS, TWO = Shared("order"), Limit("order", 2)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "beside", "runs"),
     [
-        pytest.param({"shared": True}, {}, None, True, id="reader, writer"),
-        pytest.param({"shared": True}, {}, {"shared": True}, False, id="two readers, writer"),
-        pytest.param({}, {"shared": True}, None, True, id="writer, reader"),
-        pytest.param({"limit": 2}, {"limit": 2}, {"limit": 2}, True, id="limit"),
-        pytest.param({"limit": 2}, {"limit": 1}, {"limit": 2}, False, id="smaller limit"),
+        pytest.param(READS, "order", None, True, id="reader, writer"),
+        pytest.param(READS, "order", READS, False, id="two readers, writer"),
+        pytest.param("order", READS, None, True, id="writer, reader"),
+        pytest.param(TWO, TWO, TWO, True, id="limit"),
+        pytest.param(TWO, "order", TWO, False, id="smaller limit"),
     ],
 )
 def test_others_beside_it_are_a_reason(
     desk: Desk, early: Any, make: Make, first: Any, second: Any, beside: Any, runs: bool
 ) -> None:
-    block = lock("order", app=desk.app, timeout=0, **(beside or {}))
+    block = lock(beside or "order", app=desk.app, timeout=0)
     if beside:
         Context().run(block.acquire)
 
-    steps = make(Fail(), "first", **first), make(Fail(), "second", **second)
+    steps = make(Fail(), "first", first), make(Fail(), "second", second)
     result = chain(steps[0].si(), steps[1].si()).apply_async()
     deliver_all(desk, early)
 
@@ -170,7 +175,7 @@ def test_the_step_of_one_that_was_killed_comes_back_when_its_lease_has_ended(
 
 def test_a_store_that_does_not_answer_then_refuses_nobody(desk: Desk, make: Make) -> None:
     desk.patch.setattr(plan, "RELEASES_WITHIN", 0)
-    step, backend = make(Skip(), "step", limit=2), desk.store
+    step, backend = make(Skip(), "step", TWO), desk.store
     for task in ("parent:0:0", "other:0:0"):
         backend.enter(Claim("order", task, "nonce", ttl=SECOND, mode=Mode.LIMITED, limit=2))
     desk.patch.setattr(backend, "look", Mock(side_effect=BackendUnavailable("away")))
@@ -183,7 +188,7 @@ def test_a_store_that_does_not_answer_then_refuses_nobody(desk: Desk, make: Make
 
 
 def test_a_task_without_a_part_in_it_is_refused_at_once(desk: Desk, make: Make) -> None:
-    step, backend = make(Skip(), "step", limit=2), desk.store
+    step, backend = make(Skip(), "step", TWO), desk.store
     for task in ("first:0:0", "second:0:0"):
         backend.enter(Claim("order", task, "nonce", ttl=SECOND, mode=Mode.LIMITED, limit=2))
     desk.patch.setattr(backend, "look", Mock(side_effect=AssertionError))

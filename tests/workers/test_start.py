@@ -150,7 +150,7 @@ def test_it_starts_with_a_tracer_around_celerys(build: Callable[..., Any]) -> No
 def test_it_does_not_start_with_a_backoff_beyond_the_brokers_patience(app: Celery) -> None:
     app.conf.update(broker_url=NOWHERE, broker_transport_options={"visibility_timeout": 60})
 
-    @locked_task("k", name="late.later", app=app, shared=False)
+    @locked_task("k", name="late.later", app=app)
     def later() -> None: ...
 
     app.finalize()
@@ -245,9 +245,7 @@ def app() -> Iterator[Celery]:
 def test_a_task_defined_after_the_worker_started_is_woken(app: Celery) -> None:
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30) as worker:
 
-        @locked_task(
-            "order:{order}", name="late.waits", app=app, on_contention="queue", shared=False
-        )
+        @locked_task("order:{order}", name="late.waits", app=app, on_contention="queue")
         def charge(order: str) -> str:
             return order
 
@@ -262,7 +260,7 @@ def test_a_worker_without_a_store_is_told(app: Celery, caplog: pytest.LogCapture
     app.conf.dlock_url = None
     prepare_worker(SimpleNamespace(app=app))
 
-    @locked_task("order:{order}", name="late.charge", app=app, shared=False)
+    @locked_task("order:{order}", name="late.charge", app=app)
     def charge(order: str) -> None: ...
 
     with caplog.at_level(logging.WARNING, logger="celery_dlock"):
