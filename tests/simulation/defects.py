@@ -127,7 +127,7 @@ DEFECTS: Mapping[str, Defect] = {
         "delivery.outgoing", "Outgoing._park_or_give_back", _forgets_it
     ),
     "who is terminated in place of another is revoked": Defect(
-        "worker.request", "LockedRequest._is_lost", _terminated_is_revoked, seed=8197296
+        "worker.request", "LockedRequest._is_lost", _terminated_is_revoked, seed=123497
     ),
     "a limit that has fallen lets others in": Defect(
         "core.edits", "limit_of", lambda *_: 9, seed=20
