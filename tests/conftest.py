@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+from celery._state import _on_app_finalizers
+
 from tests.services.etcd import etcd_server, own_etcd_server
 from tests.services.etcd_cluster import own_etcd_cluster
 from tests.services.mariadb import mariadb_server
@@ -47,3 +52,11 @@ __all__ = [
     "sqs_server",
     "zookeeper_server",
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_shared_tasks() -> Iterator[None]:
+    """Leave no shared tasks behind, which the next test's application would be given too."""
+    before = set(_on_app_finalizers)
+    yield
+    _on_app_finalizers.intersection_update(before)

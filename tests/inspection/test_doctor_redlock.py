@@ -37,7 +37,7 @@ def test_two_nodes_are_found_before_a_worker_does(nodes: RedisNodes, tmp_path: P
         (finding,) = examine(app)
 
     assert (finding.check, finding.severity) == ("settings", "broken")
-    assert finding.found.startswith("redlock:// needs at least three nodes")
+    assert "app 'patient': redlock:// needs at least three nodes" in finding.found
 
 
 def test_two_names_of_one_server_are_found(nodes: RedisNodes, tmp_path: Path) -> None:

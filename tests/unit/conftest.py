@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from celery._state import _on_app_finalizers
 
 from celery_dlock.runtime import forget
 from celery_dlock.testing import ManualClock, in_memory
@@ -22,15 +21,7 @@ Make = Callable[..., AbstractContextManager[Beats]]
 
 
 @pytest.fixture
-def no_shared_tasks() -> Iterator[None]:
-    """Leave no shared tasks behind, which the next application would be given too."""
-    before = set(_on_app_finalizers)
-    yield
-    _on_app_finalizers.intersection_update(before)
-
-
-@pytest.fixture
-def app(no_shared_tasks: None) -> Iterator[Celery]:
+def app() -> Iterator[Celery]:
     app = Celery("unit", set_as_current=False, broker="memory://", backend="cache+memory://")
     app.conf.dlock_url = "memory://"
     yield app

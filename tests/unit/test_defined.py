@@ -10,8 +10,6 @@ from celery import Celery, Task, shared_task
 from celery_dlock import INJECTED, Lease, LockedTask, lock, locked_task
 from celery_dlock.runtime import runtime
 
-pytestmark = pytest.mark.usefixtures("no_shared_tasks")
-
 
 def contexts(app: Celery) -> tuple[type[Task], list[str]]:
     """A base class as Flask's documentation has it, and what it notes."""

@@ -29,9 +29,6 @@ from celery_dlock.tasks.typed import TaskOptions
 NEWEST = Replace(running=True)
 
 
-pytestmark = pytest.mark.usefixtures("no_shared_tasks")
-
-
 def body(order: str, amount: int = 1) -> None: ...
 
 

@@ -40,11 +40,9 @@ Make = Callable[..., Celery]
 @pytest.fixture
 def application(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes applications; they and the shared tasks of a test end with it."""
-    before, made = set(_on_app_finalizers), list[Celery]()
-    # Shared tasks are not made for applications that other tests have left behind, nor theirs here
+    before, made = set(_on_app_finalizers), []
+    # A shared task is made at once for those that other tests have left behind
     monkeypatch.setattr(_state, "_apps", WeakSet[Celery]())
-    builtins = {task for task in before if task.__module__.startswith("celery.")}
-    _on_app_finalizers.intersection_update(builtins)
 
     def make(**options: Any) -> Celery:
         app = Celery("shop", set_as_current=False, broker="memory://", **options)
@@ -53,8 +51,7 @@ def application(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         return app
 
     yield make
-    _on_app_finalizers.intersection_update(builtins)
-    _on_app_finalizers.update(before)
+    _on_app_finalizers.intersection_update(before)
     for app in made:
         app.close()
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from celery import Celery
-from celery._state import _on_app_finalizers
 
 from celery_dlock import ConfigurationError, lock, locked_task
 from celery_dlock.testing import in_memory
@@ -152,13 +150,6 @@ def test_a_project_that_uses_none_of_it_imports_none_of_it(tmp_path: Path) -> No
     told = run(tmp_path, "-p", "no:celery", "-p", "no:pytest_celery.plugin")
 
     assert "1 passed" in told, told
-
-
-@pytest.fixture(autouse=True)
-def leave_no_shared_tasks() -> Iterator[None]:
-    before = set(_on_app_finalizers)
-    yield
-    _on_app_finalizers.intersection_update(before)
 
 
 @pytest.fixture
