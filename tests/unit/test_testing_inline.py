@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery._state import _on_app_finalizers
 from celery.backends.cache import CacheBackend
 
 from celery_dlock import ConfigurationError, LockContended, current_lease, lock, locked_task
@@ -170,7 +169,6 @@ NOWHERE = "redis://127.0.0.1:1/0"
 @pytest.fixture
 def configured(tmp_path: Path) -> Iterator[Celery]:
     """An application whose servers do not answer, and which has already used its connections."""
-    shared = set(_on_app_finalizers)
     with Celery("shop", broker=NOWHERE, backend=NOWHERE, set_as_current=False) as app:
         app.conf.update(
             dlock_url=NOWHERE,
@@ -179,7 +177,6 @@ def configured(tmp_path: Path) -> Iterator[Celery]:
         )
         assert [app.pool, app.amqp.producer_pool, app.backend]
         yield app
-    _on_app_finalizers.intersection_update(shared)
 
 
 noted: list[Event] = []

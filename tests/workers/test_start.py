@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, _state
-from celery._state import _on_app_finalizers, _set_current_app, get_current_app
+from celery._state import _set_current_app, get_current_app
 from celery.app import trace
 from celery.concurrency.gevent import TaskPool as GreenPool
 from celery.concurrency.prefork import TaskPool
@@ -229,7 +229,7 @@ def app() -> Iterator[Celery]:
         worker_hijack_root_logger=False,
         dlock_url="memory://",
     )
-    shared, current, default = set(_on_app_finalizers), get_current_app(), _state.default_app
+    current, default = get_current_app(), _state.default_app
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     with closing(app):
@@ -237,7 +237,6 @@ def app() -> Iterator[Celery]:
         forget(app)
     root.setLevel(level)  # which the worker has set
     root.handlers[:] = handlers
-    _on_app_finalizers.intersection_update(shared)
     _set_current_app(current)
     _state.default_app = default
 
