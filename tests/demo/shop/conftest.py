@@ -95,7 +95,6 @@ class Shop:
 def _shop(folder: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     current: Any = _state._tls.current_app
     default = _state.default_app
-    finalizers = set(_state._on_app_finalizers)
     monkeypatch.setenv("SHOP_DIR", str(folder))
     monkeypatch.setenv("SHOP_DATABASE", database)
     monkeypatch.setattr(workers, "subprocess", Forking)
@@ -108,8 +107,6 @@ def _shop(folder: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Itera
         shop.tasks.app.close()
         _forget()
         _state._tls.current_app, _state.default_app = current, default
-        # Celery registers the tasks of any application with those that come later, too.
-        _state._on_app_finalizers.intersection_update(finalizers)
 
 
 def _forget() -> None:
