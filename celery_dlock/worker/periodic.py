@@ -143,6 +143,8 @@ class Sweeper(PeriodicStep):
         backend = process.backend
         page = backend.keys(self._cursor)
         self._cursor = page.cursor or ""
+        if not page.keys:
+            return
         states, now = backend.look(page.keys), backend.now()
         for key, at_key in zip(page.keys, states, strict=True):
             if any(holder.expires <= now for holder in at_key.holders):

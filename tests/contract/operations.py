@@ -10,13 +10,13 @@ from celery_dlock.testing.contract.words import QUEUE, claim, park, running, wok
 
 
 def operations(
-    backend: NoteStore, waiting: int, *, holds: float, ttl: float, noted: str
+    backend: NoteStore, waiting: int, *, ttl: float, noted: str
 ) -> dict[str, Callable[[], object]]:
-    """What is done in this order on a key, whose holder has it for *holds* seconds, while so many
-    wait, each with a lease of *ttl* seconds. Notes are beside the key *noted*.
+    """What is done in this order on a key for which so many wait, with leases of *ttl* seconds.
+    Notes are beside the key *noted*. A sweep finds something due some seconds after the release.
     """
     key = f"{waiting} wait"
-    holder, last = claim("holder", key=key, ttl=holds), f"w{waiting - 1} of {waiting}"
+    holder, last = claim("holder", key=key, ttl=ttl), f"w{waiting - 1} of {waiting}"
     running(backend.enter(holder))
     park(backend, *(f"w{n} of {waiting}:0:0" for n in range(waiting)), key=key, ttl=ttl)
     first = claim(f"w0 of {waiting}:0:0", key=key, wait=QUEUE, ttl=ttl)

@@ -10,6 +10,7 @@ import pytest
 
 from celery_dlock.core.state import Outcome, Renewed
 from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.consensus import optimistic
 from celery_dlock.stores.etcd.store import EtcdBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.etcd_store import counted
@@ -23,8 +24,9 @@ HOUR = 3600  # of lease: nothing is prolonged meanwhile
 
 
 @pytest.fixture
-def backend(own_etcd_server: EtcdServer) -> Iterator[EtcdBackend]:
-    """Connected, and with its leases."""
+def backend(own_etcd_server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[EtcdBackend]:
+    """Connected, and with its leases. Its sweeps do not tidy, which they do at times of chance."""
+    monkeypatch.setattr(optimistic, "TIDY_EVERY", 1e9)
     backend = EtcdBackend.from_url(own_etcd_server.url, BackendOptions(f"test-{uuid.uuid4()}"))
     running(backend.enter(claim("warm", key="warm", ttl=HOUR)))
     backend.leave(claim("warm", key="warm", ttl=HOUR), Outcome.DONE)
@@ -75,7 +77,6 @@ def test_a_hundred_leases_are_renewed(backend: EtcdBackend, own_etcd_server: Etc
     assert cost == {"Txn": 2}
 
 
-#: Each, with forty that wait and with four hundred.
 COSTS = {
     "park": {"Txn": 3},
     "release": {"Txn": 4},
@@ -92,17 +93,12 @@ COSTS = {
 }
 
 
+@pytest.mark.parametrize("waiting", [40, 400])
 def test_what_an_operation_costs_however_many_wait(
-    backend: EtcdBackend, own_etcd_server: EtcdServer
+    backend: EtcdBackend, own_etcd_server: EtcdServer, waiting: int
 ) -> None:
-    # Both keys are there before a turn is woken, which a sweep looks after some seconds later.
-    done = [
-        operations(backend, waiting, holds=HOUR, ttl=HOUR, noted=f"{waiting} wait")
-        for waiting in (40, 400)
-    ]
-    for each in done:
-        costs: dict[str, Counter[str]] = {}
-        for name, operation in each.items():
-            with counted(own_etcd_server) as costs[name]:
-                operation()
-        assert costs == COSTS
+    costs: dict[str, Counter[str]] = {}
+    for name, operation in operations(backend, waiting, ttl=HOUR, noted="key").items():
+        with counted(own_etcd_server) as costs[name]:
+            operation()
+    assert costs == COSTS

@@ -16,7 +16,7 @@ from celery_dlock.core.state import Park
 from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.runtime import forget, runtime
-from celery_dlock.stores.redis.scripts import ENTER, LEAVE, RENEW, SWEEP
+from celery_dlock.stores.redis.scripts import HEADS, RENEW, SWEEP, TIME
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.redis.wire import base_name, names
 from celery_dlock.testing.contract.words import QUEUE, claim
@@ -98,17 +98,23 @@ def waiting_message(store: RedisServer) -> bytes:
 
 
 def test_only_renewals_and_sweeps_reach_the_store_while_ten_thousand_wait(crowd: Crowd) -> None:
-    known = {"enter": ENTER, "leave": LEAVE, "renew": RENEW, "sweep": SWEEP}
+    known = {"renew": RENEW, "sweep": SWEEP, "heads": HEADS, "time": TIME}
     scripts = {script.digest.decode(): name for name, script in known.items()}
 
-    heard = Counter(
-        "check" if NOBODYS in command else scripts.get(command.split()[1], command)
-        for command in commands(crowd.store, seconds=10)
-    )
+    def name_of(command: str) -> str:
+        if NOBODYS in command:
+            return "check"
+        verb, first = command.split()[:2]
+        return scripts.get(first, command) if verb == "EVALSHA" else verb
 
-    # One process holds a lease; two workers look around every five seconds, and when it would end.
-    # Each of them sees whether the store takes writes, with two commands every half a minute.
+    heard = Counter(map(name_of, commands(crowd.store, seconds=10)))
+
+    # Every half a minute each of two workers sees, with two commands, whether the store takes
+    # writes, and looks through a page of the keys in use.
     assert heard.pop("check", 0) <= 2 * 2
+    for part in ("SCAN", "heads", "time"):
+        assert heard.pop(part, 0) <= 2, part
+    # One process holds a lease; the workers look around every five seconds, and when it would end.
     assert set(heard) == {"renew", "sweep"}
     assert heard["renew"] <= 10 / (TTL / 3) + 1
     assert heard["sweep"] <= 2 * (10 / (TTL * 2 / 3) + 1)
