@@ -158,11 +158,12 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
         for worker in stage.workers:
             worker.kill()
         said, entries = spoken(folder), _ledger(stage.backend, folder)
+        lost = [Struck(Kind.LOSE_REPLIES, at, at) for at in stage.store.lost_replies]
         evidence = Evidence(
             sent=acts.sender.sent,
             effects=stage.resource.effects(),
             seen=stage.resource.seen(),
-            struck=acts.struck,
+            struck=[*acts.struck, *lost],
             ends=acts.ends(),
             locked=ending.locked(stage, schedule.locks),
             left=[*ending.left(stage), *(f"{name} did not shut down" for name in still_up)],
@@ -179,7 +180,7 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
         replayed=evidence.replayed,
         sent_again=len(acts.sender.again),
         passed=sum(each.explained for each in passings(evidence)),
-        struck=Counter(each.kind for each in evidence.struck),
+        struck=Counter(each.kind for each in acts.struck),
         seconds=time.monotonic() - began,
         violations=tuple(violations(evidence)),
     )

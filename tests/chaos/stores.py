@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,11 @@ class Store:
     """A store that can fail in the ways that *kinds* names, and in no other."""
 
     kinds: ClassVar[tuple[Kind, ...]]
+
+    @property
+    def lost_replies(self) -> Sequence[float]:
+        """When it lost one, on the monotonic clock: at times long after it was told to."""
+        return ()
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -63,6 +68,10 @@ class ProxiedStore(Store):
         stack.enter_context(server)
         self._proxy = stack.enter_context(proxy_to(server.port))
         self._words = words
+
+    @property
+    def lost_replies(self) -> Sequence[float]:
+        return self._proxy.lost
 
     def cut(self) -> None:
         self._proxy.cut()

@@ -27,7 +27,7 @@ class Proxy:
         self.delay = 0.0
         self.turns = 0
         self.ends = b""
-        self.lost: list[bytes] = []
+        self.lost: list[float] = []  # when, on the monotonic clock
         self.target = port
         self._mutex = threading.Lock()
         self._to_lose = 0
@@ -113,7 +113,7 @@ class Proxy:
             if self._to_lose == 0 or not self._matches(request):
                 return False
             self._to_lose -= 1
-            self.lost.append(request)
+            self.lost.append(time.monotonic())
             return True
 
 
