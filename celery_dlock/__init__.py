@@ -18,7 +18,7 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.current import current_lease
 from celery_dlock.locks.injected import INJECTED
-from celery_dlock.policies.shipped import Fail, Queue, Replace, Reschedule, Skip, Wait
+from celery_dlock.policies.shipped import Fail, Ordered, Queue, Replace, Reschedule, Skip, Wait
 from celery_dlock.tasks.decorator import locked_task
 from celery_dlock.tasks.idempotency import idempotency_key
 from celery_dlock.tasks.task import LockedTask
@@ -40,6 +40,7 @@ __all__ = [
     "LockLost",
     "LockTimeout",
     "LockedTask",
+    "Ordered",
     "Queue",
     "Replace",
     "Reschedule",

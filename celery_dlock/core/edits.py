@@ -24,6 +24,9 @@ from celery_dlock.core.state import (
 
 S = TypeVar("S", Holder, Grant, Cooling)
 
+#: For so long (a week) a key is on hold after a failure; nobody can put it on hold for longer.
+SHUT_FOR = 604_800_000_000
+
 
 def free(state: KeyState, mode: Mode) -> bool:
     """Whether one more may hold the key."""
@@ -175,7 +178,8 @@ def insert(
     gives_up = begins + claim.gives_up - state.paused if impatient else None
     since = now if arrived is None else arrived
     ordered, newer, terms = claim.ordered, claim.makes_room_for, (claim.task, claim.mode, rank)
-    return _add(state, Waiting(*terms, since, expires, gives_up, ordered, newer))
+    due = now + claim.delay if claim.enqueues and claim.delay else 0
+    return _add(state, Waiting(*terms, since, expires, gives_up, ordered, newer, due))
 
 
 def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
@@ -199,14 +203,17 @@ def _add(state: KeyState, entry: Waiting) -> KeyState:
 def to_grant(
     state: KeyState, entry: Waiting, now: int, ending: Ending | None = None, by: str = ""
 ) -> KeyState:
-    """Out of the queue, into the turns: a parked task's is due to be woken at once."""
-    due = now if entry.expires is None else entry.expires
+    """Out of the queue, into the turns: a parked task is woken when it is due, to end at once."""
+    early = entry.due if ending is None else 0
+    due = max(now, early) if entry.expires is None else entry.expires
     limit = limit_of(state) if entry.mode is Mode.LIMITED else 1
     grant = Grant(
         *(entry.task, entry.mode, limit, entry.parked, 0, due, ending),
         gives_up=entry.gives_up,
         ordered=entry.ordered,
         by=by,
+        name=entry.makes_room_for or "",
+        early=due > now and entry.expires is None,
         arrived=entry.arrived,
     )
     state = drop_entry(state, entry.task)
@@ -311,10 +318,23 @@ def to_dead_letter(state: KeyState, task: str, mode: Mode, cause: Cause, now: in
 
 
 def put_back(state: KeyState, dead: Dead, now: int) -> KeyState:
-    """A dead message waits again, behind all others and for as long as it takes."""
+    """A dead message waits again for as long as it takes: behind all others, but for one that has
+    failed, which is the first again.
+    """
     again = Claim("", dead.task, "", 0, mode=dead.mode, limit=0)
     state = leave_queue(state, dead.task)  # another delivery may have a place, or one reserved
-    return insert(state, again, now, state.last + 1, None)
+    rank = state.first - 1 if dead.cause is Cause.FAILED else state.last + 1
+    return insert(state, again, now, rank, None)
+
+
+def shut(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """The task of *claim* has failed for good: its key is on hold, unless a person has put it on
+    hold already.
+    """
+    if state.hold is not None:
+        return state
+    name, because = f"failed|{claim.task}", f"{task_id_of(claim.task)} failed"
+    return put_on_hold(state, name, claim.name, because, now + SHUT_FOR, now)
 
 
 def runs_lost(state: KeyState, task: str) -> int:

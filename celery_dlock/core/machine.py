@@ -55,6 +55,7 @@ from celery_dlock.core.edits import (
     replace_grant,
     reserve,
     runs_lost,
+    shut,
     to_dead_letter,
     to_grant,
     to_head,
@@ -166,7 +167,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
         if claim.wait is WaitMode.LOOK:  # its message, which would be the letter, comes next
             return state, _busy(state, now)
         dead = to_dead_letter(state, claim.task, claim.mode, Cause.RUNS_LOST, now)
-        return dead, Drop(Reason.DEAD)
+        return shut(dead, claim, now) if claim.shuts else dead, Drop(Reason.DEAD)
     asks_twice = grant is not None and grant.parked and claim.enqueues
     if asks_twice or (entry is not None and entry.parked):
         return state, Drop(Reason.WAITING)
@@ -234,7 +235,26 @@ def _start_or_wait(
         elif not claim.drop_oldest or backlog(later) > len(seen):
             return state, replace(_busy(state, now), full=True)
         # Else all that wait are others': it is the first of its own.
-    return insert(state, claim, now, rank, None, arrived), _park(state, _first_to_end(state))
+    state = insert(state, claim, now, rank, None, arrived)
+    state = _newest_only(state, claim, now) if claim.drop_oldest else state
+    return state, _park(state, _first_to_end(state))
+
+
+def _newest_only(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """*claim*, which waits now, takes the place of a retry that is not due yet. If it is a retry
+    itself, which asks for the next turn, it makes room for a newer task that waits.
+    """
+    if claim.wait is WaitMode.HEAD:
+        own = [w for w in messages(state) if w.makes_room_for == claim.name]
+        entry = next(w for w in state.waiting if w.task == claim.task)
+        return to_grant(state, entry, now, Ending.DROPPED) if len(own) > 1 else state
+    grants = tuple(
+        replace(turn, ending=Ending.DROPPED, due=now)
+        if turn.early and turn.ending is None and turn.name == claim.name
+        else turn
+        for turn in state.grants
+    )
+    return replace(state, grants=grants)
 
 
 def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, now: int) -> KeyState:
@@ -243,8 +263,9 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
     turn = next((g for g in state.grants if g.task == task and g.by and g.ending), None)
     held = held and turn is None
     match outcome:
-        case Outcome.DONE:
-            state = forget(state, task)
+        case Outcome.DONE | Outcome.FAILED:
+            failed = claim.shuts and outcome is Outcome.FAILED
+            state = _shut(state, claim, now) if failed else forget(state, task)
             return replace(state, done=state.done | {task}) if claim.done_ttl else state
         case Outcome.OVER:
             # A duplicate that ends takes nothing from the one that runs: its message may wait here.
@@ -268,6 +289,15 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             return _count_start(state, task) if held else state
 
 
+def _shut(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """It has failed for good: what the store has of it is a dead letter, and the key on hold."""
+    task = claim.task
+    entries: tuple[Waiting | Grant, ...] = (*state.waiting, *state.grants)
+    if any(entry.task == task and entry.parked for entry in entries):
+        state = to_dead_letter(state, task, claim.mode, Cause.FAILED, now)
+    return shut(forget(state, task), claim, now)
+
+
 def _unheard(state: KeyState, claim: Claim, now: int) -> KeyState:
     """Nobody heard that *claim* got the key: no other task overtakes its task because of that."""
     state = _count_start(state, claim.task)
@@ -283,7 +313,7 @@ def _count_start(state: KeyState, task: str) -> KeyState:
 
 def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:
     """Whether *claim*, which is not here, may have left before: a task that was done is known."""
-    remembered = outcome is Outcome.DONE and claim.done_ttl > 0
+    remembered = outcome.is_final and claim.done_ttl > 0
     return not remembered or claim.task in state.done
 
 

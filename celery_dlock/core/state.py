@@ -56,9 +56,11 @@ class WaitMode(StrEnum):
 class Outcome(StrEnum):
     """How a delivery ended, which decides what becomes of its task.
 
-    ``DONE``: a final result; a later duplicate is dropped. ``OVER``: this delivery ends and the
-    task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
-    run again, and the caller asks whether anybody still has its message; if no body has ``begun``,
+    ``DONE``: a final result; a later duplicate is dropped. ``FAILED``: the same, and the result is
+    a failure, after which a key that its claim ``shuts`` is put on hold. ``OVER``: this delivery
+    ends and the task goes on elsewhere or not at all (retry, requeue, replace, ignore).
+    ``REPEAT``: it must run again, and the caller asks whether anybody still has its message; if no
+    body has ``begun``,
     its turn is kept for it, where it had one. ``ABANDONED``: the body
     ended without a word (killed, shut down), which counts as a lost run. ``UNUSED``: no body began,
     because nobody heard whether the key was given, or it hands its message back to the broker; what
@@ -66,10 +68,16 @@ class Outcome(StrEnum):
     """
 
     DONE = "done"
+    FAILED = "failed"
     OVER = "over"
     REPEAT = "repeat"
     ABANDONED = "abandoned"
     UNUSED = "unused"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task has its result."""
+        return self in (Outcome.DONE, Outcome.FAILED)
 
 
 class Ending(StrEnum):
@@ -110,7 +118,8 @@ class Claim:
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
     of its ``name`` makes room when it is full, or this one has to go, and ``keep`` whether the
     store has the message also while the task runs. ``ordered`` is whether the order was promised
-    to whoever published it: then nobody overtakes it, however long it takes.
+    to whoever published it: then nobody overtakes it, however long it takes. A message of which
+    only the turn is asked for is due after ``delay``.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
@@ -121,7 +130,8 @@ class Claim:
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
     as its ``patience``; its own task if that waits for the key ``elsewhere``. ``again`` says that
     it may have left before, and did not hear the answer. If no body has ``begun`` under it, or a
-    person takes it away, nothing cools down.
+    person takes it away, nothing cools down. If its task fails for good a key that it ``shuts`` is
+    put on hold, so that none of those behind it runs, and its message is a dead letter.
     """
 
     key: str
@@ -139,12 +149,14 @@ class Claim:
     drop_oldest: bool = False
     keep: bool = False
     ordered: bool = False
+    delay: int = 0
     gives_way: bool = False
     supersedes: bool = False
     successor: str = ""
     elsewhere: str = ""
     again: bool = False
     begun: bool = True
+    shuts: bool = False
     name: str = ""
     where: str = ""
 
@@ -252,6 +264,8 @@ class Grant:
     answer, ``handed_back`` is since when only workers of another broker have found it. A place is
     not woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that
     ends the task, so that no second one does. ``arrived`` is when its task began to wait, if so.
+    It is ``early`` until it is ``due`` for the first time: so long it makes room for a newer task
+    of that ``name``.
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it. A
     task that gave way while it ran, and whose message the store does not have, has a turn as well,
@@ -272,6 +286,8 @@ class Grant:
     ordered: bool = False
     by: str = ""
     by_name: str = ""
+    name: str = ""
+    early: bool = False
     arrived: int | None = None
     elsewhere: str = ""
 
@@ -288,11 +304,12 @@ class Grant:
 
     @property
     def reserves(self) -> bool:
-        """Whether the slot is kept for it: not for a task that is to end, and not for ever.
+        """Whether the slot is kept for it: not for a task that is to end, nor for a message that is
+        not due yet, and not for ever.
 
         If the order was promised it is kept until the turn is taken or has to end.
         """
-        return self.ending is None and (self.ordered or not self.unanswered)
+        return self.ending is None and (self.ordered or not (self.unanswered or self.early))
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +318,8 @@ class Waiting:
 
     ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when
     a parked task has waited for long enough, if there is such an end; later by what the key was
-    ``paused``. It ``makes_room_for`` newer tasks of that name, and for no others.
+    ``paused``. It ``makes_room_for`` newer tasks of that name, and for no others. It is not woken
+    before it is ``due``.
     """
 
     task: str
@@ -312,6 +330,7 @@ class Waiting:
     gives_up: int | None = None
     ordered: bool = False
     makes_room_for: str | None = None
+    due: int = 0
 
     @property
     def parked(self) -> bool:
@@ -324,6 +343,7 @@ class Cause(StrEnum):
     RUNS_LOST = "runs lost"
     UNREADABLE = "unreadable"
     UNKNOWN_TASK = "unknown task"
+    FAILED = "failed"
     UNPUBLISHABLE = "unpublishable"
     OTHER_BROKER = "of another broker"
 

@@ -150,4 +150,4 @@ def _wake(state: KeyState, grant: Grant, now: int) -> Grant:
     again = now + min(WAKE_AGAIN_FIRST << min(grant.woken, 16), WAKE_AGAIN_LAST)
     if grant.gives_up is not None and ending is None:  # that wake is not to come too late
         again = min(again, max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
-    return replace(grant, woken=grant.woken + 1, due=again, ending=ending, taker="")
+    return replace(grant, woken=grant.woken + 1, due=again, ending=ending, taker="", early=False)

@@ -41,6 +41,9 @@ from celery_dlock.core.turns import WAKE_AGAIN_FIRST, expire, settle
 #: many wakes: until then a worker of another version may be the one that can.
 WAKES_BEFORE_DEAD = 4
 
+#: Causes of death by which a task may count as done: it has failed.
+HAVE_FAILED = (Cause.RUNS_LOST, Cause.FAILED)
+
 #: A message that was handed back is woken again after so long, by whoever sweeps then.
 WAKE_ELSEWHERE = 500_000
 
@@ -57,6 +60,7 @@ def cancel(state: KeyState, task: str, now: int) -> Step[bool]:
         state = to_grant(state, entry, now, Ending.REVOKED)
     elif turn is not None and turn.ending is None:
         due = turn.due if turn.parked else max(turn.due, now + GAVE_WAY)
+        due = now if turn.early else due
         state = replace_grant(state, replace(turn, ending=Ending.REVOKED, due=due))
     return _settled(state, now, entry is not None or turn is not None)
 
@@ -88,12 +92,12 @@ def replay(state: KeyState, task: str, now: int) -> Step[bool]:
     """That *task* is done, or was lost, is forgotten; its dead message waits again.
 
     But one that is done although no worker could run its message has run by a copy of it, which had
-    been on its way: then the dead message is forgotten, and nothing else. Of one whose runs were
-    lost, being done may mean that the last of these has failed, too late.
+    been on its way: then the dead message is forgotten, and nothing else. One that has failed is
+    done by that; of one whose runs were lost, it may mean that the last of these has failed.
     """
     dead = next((d for d in state.dead if d.task == task), None)
     state = expire(replace(state, dead=()), now)
-    if dead is not None and dead.cause is not Cause.RUNS_LOST and task in state.done:
+    if dead is not None and dead.cause not in HAVE_FAILED and task in state.done:
         return _settled(state, now, False)
     state = forget_past(state, task)
     if dead is not None and not kept(state, task):

@@ -107,8 +107,7 @@ def _resend(execution: Execution, plan: Resend) -> NoReturn:
     if plan.bounded:
         countdown = min(countdown, longest_countdown(execution.task.app))
     if isinstance(ends, str):
-        if publish_again(execution, countdown, plan.history, plan.reason) and plan.gives_back:
-            execution.hold.give_back(Outcome.OVER)
+        publish_again(execution, countdown, plan.history, plan.reason)
         raise Ignore(ends)
     store_retry(execution, ends)
     publish_again(execution, countdown, plan.history, plan.reason)

@@ -56,7 +56,7 @@ class Execution:
     message says. ``final`` says that its task has ended, whatever Celery says of this delivery.
     It ``ends_itself`` if a function for a limit has raised what tells Celery so. ``next_id`` is the
     task of its chain for which its keys are to be kept, and ``successor`` says that this is
-    published.
+    published. At the key ``next_at`` the store has the message of its next attempt.
     """
 
     task: TaskWithLock
@@ -79,6 +79,7 @@ class Execution:
     body_ended: bool = False
     next_id: str | None = None
     successor: Successor | None = None
+    next_at: str | None = None
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -187,10 +188,16 @@ class Execution:
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """The keys that may be kept for it: by its attempt before, or by the step before."""
+        """The keys that may be kept for it: by its attempt before, or by the step before.
+
+        Of several keys one that is ordered keeps the first, whatever it waits for: behind that wait
+        the calls with the same keys.
+        """
+        several = self.queueing is not None and self.queueing.ordered and len(self.keys.own) > 1
+        first = (self.keys.first,) if several else ()
         if not (self.request.retries or self.request.get(STEP)):
-            return ()  # as nearly always
-        return reserved_for(self.task, vars(self.request), self.keys)
+            return first  # as nearly always
+        return (*first, *reserved_for(self.task, vars(self.request), self.keys))
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
         """What decides its plan."""

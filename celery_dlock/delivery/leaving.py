@@ -22,7 +22,7 @@ from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.publish import keys_of_next
 from celery_dlock.delivery.unique import UniqueRun, end_unique
 from celery_dlock.locks.manager import Successor
-from celery_dlock.locks.other_keys import EXPECTED_FOR
+from celery_dlock.locks.other_keys import EXPECTED_FOR, RESERVED_FOR
 from celery_dlock.messages.claims import failed, left_by, lets_go
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.headers import (
@@ -40,10 +40,10 @@ def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: A
     request = task.request
     execution = vars(request).get(EXECUTION)
     if not isinstance(execution, Execution):
-        end = partial(failed, let_go=lets_go(task))
+        end = partial(failed, task, let_go=lets_go(task))
         outcome = _outcome(state, retval, end, eager=False, queues=True)
         leave_turn(task, outcome)
-        if outcome is Outcome.DONE and state != states.RETRY:
+        if outcome.is_final and state != states.RETRY:
             end_unique(task.app, vars(request))
         return
     if isinstance(retval, TaskPredicate):
@@ -87,7 +87,7 @@ def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retv
             unique.retries(identity_of_next(identity(execution.request)), due)
         return
     stays = _comes_back(execution, retval) or (isinstance(retval, Reject) and retval.requeue)
-    if outcome in (Outcome.DONE, Outcome.OVER) and not stays:
+    if (outcome.is_final or outcome is Outcome.OVER) and not stays:
         unique.ends()
 
 
@@ -118,7 +118,7 @@ def _failed(execution: Execution) -> Outcome:
     # Of a message that is kept in any case, what waits is that one: it would run again at once.
     waits = execution.hold.lease is not None and queueing is not None and not queueing.keep
     let_go = bool(execution.request.is_eager) or lets_go(execution.task)
-    return failed(let_go=let_go, duplicate_may_wait=waits)
+    return failed(execution.task, let_go=let_go, duplicate_may_wait=waits)
 
 
 def _outcome(
@@ -142,12 +142,16 @@ def _outcome(
 
 
 def _successor(execution: Execution, retry: Any) -> Successor | None:
-    """The task that *retry* has published, if keys are to be kept for it: those that it has."""
+    """The task that *retry* has published, if keys are to be kept for it: those that it has.
+
+    A message in the store is certain of its turn at its key. It may come late to the others.
+    """
     reserves = execution.task.lock_definition.reserve and not execution.request.is_eager
     if not (reserves and isinstance(retry, Retry)):
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
-    patience = EXPECTED_FOR + int(left * SECOND)
+    stays = EXPECTED_FOR if execution.next_at is None else RESERVED_FOR
+    patience = stays + int(left * SECOND)
     sig = retry.sig  # of whoever raises it without publishing there is none
     keys = keys_of_next(execution, sig.args, sig.kwargs) if sig else execution.keys
     attempt = identity_of_next(identity(execution.request))

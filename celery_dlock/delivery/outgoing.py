@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NoReturn
 
@@ -27,10 +27,12 @@ from celery_dlock.core.state import Claim, Drop, Park, WaitMode
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History
 from celery_dlock.messages.refusals import is_refusal
 from celery_dlock.messages.way_back import to_declare
+from celery_dlock.policies.shipped import Queue
 
 logger = logging.getLogger("celery_dlock")
 
@@ -51,15 +53,19 @@ class Outgoing:
     """One message of the task of *execution*, under the identity in *history*.
 
     It is parked at the first of *keys*; *original* is the message to park if this one cannot be
-    serialized.
+    serialized. It is due after *delay* (seconds). One that is to go to the head of its key is left
+    with the store, and published only if that does not take it.
     """
 
     execution: Execution
     history: History
     keys: Keys
     original: Callable[[], ParkedMessage | None]
+    delay: float = 0.0
+    at_head: bool = False
     published: bool = False
     parked: bool = False
+    kept: bool = False
 
     @property
     def key(self) -> str:
@@ -115,6 +121,8 @@ class Outgoing:
         if self.published or self.parked:
             self._publish_by_pool(publish)
             return
+        if self.at_head and self._keep(self._written(body, options)):
+            return
         try:
             self._publish_by_pool(publish)
         except SoftTimeLimitExceeded:
@@ -157,7 +165,14 @@ class Outgoing:
                 _disconnect(connection)
         return False
 
-    # The ways to keep what the broker does not take.
+    # The ways to keep it.
+
+    def _keep(self, message: bytes | None) -> bool:
+        """Whether the store has it, as the next to run. Else the broker is to have it."""
+        if message is None or len(message) > self.execution.runtime.backend.largest_message:
+            return False
+        self.kept = self._enter(self._claim(), message)
+        return self.kept
 
     def _park_or_give_back(
         self, error: Exception, message: bytes | None, publish: Publish | None
@@ -189,7 +204,14 @@ class Outgoing:
 
     def _park(self, message: bytes, error: Exception) -> bool:
         """Whether the store has it now."""
-        runtime, claim = self.execution.runtime, self._claim()
+        if not self._enter(self._claim(), message):
+            return False
+        logger.warning("%s cannot be published and is parked: %r", self.history.task, error)
+        return True
+
+    def _enter(self, claim: Claim, message: bytes) -> bool:
+        """Whether the store has it now, as *claim* asks."""
+        runtime = self.execution.runtime
         try:
             reply = runtime.backend.enter(claim, message)
         except BackendUnavailable:
@@ -198,7 +220,6 @@ class Outgoing:
             runtime.manager.take_back([claim])
             raise
         self.parked = True
-        logger.warning("%s cannot be published and is parked: %r", self.history.task, error)
         subject, verdict = self.execution.subject, reply.verdict
         if isinstance(verdict, Drop):
             self._emit(Dropped(subject, self.key, verdict.reason))
@@ -243,19 +264,23 @@ class Outgoing:
         return None if original is None else original.encode(headers)
 
     def _claim(self) -> Claim:
-        """Of a message whose turn is asked for, not the key. No queue is too full for a task that
-        was accepted before.
+        """Of a message whose turn is asked for, not the key, when it is due. No queue is too full
+        for a task that was accepted before.
         """
-        access, queueing = self.keys.access[self.key], self.execution.queueing
-        return Claim(
-            self.key,
-            self.history.task,
-            nonce="",
-            ttl=0,
-            mode=access.mode,
-            limit=access.limit,
-            wait=WaitMode.ENQUEUE,
-            gives_up=int((queueing.max_wait or 0) * SECOND) if queueing else 0,
+        execution, task = self.execution, self.history.task
+        access, late = self.keys.access[self.key], int(self.delay * SECOND)
+        terms = execution.queueing or Queue(max_wait=None).queueing()
+        claim = enqueued(access, terms, self.key, task, execution.task.name)
+        reserved = self.at_head and execution.task.lock_definition.reserve is not None
+        return replace(
+            claim,
+            wait=WaitMode.HEAD if self.at_head else WaitMode.ENQUEUE,
+            delay=late,
+            gives_up=claim.gives_up and claim.gives_up + late,
+            max_waiting=0,
+            drop_oldest=claim.drop_oldest and self.at_head,
+            ordered=claim.ordered or reserved,
+            supersedes=False,
         )
 
     def _emit(self, event: Any) -> None:

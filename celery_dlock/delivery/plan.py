@@ -123,8 +123,7 @@ class Resend:
     """Its message is published again, with another past and a countdown.
 
     If ``ends`` is an error, the task's state is ``RETRY`` for that; with a text nothing is stored.
-    What no policy chose is ``bounded`` by what the broker allows. ``gives_back`` is whether the
-    turn goes back to the store when the broker has the message.
+    What no policy chose is ``bounded`` by what the broker allows.
     """
 
     countdown: float
@@ -133,7 +132,6 @@ class Resend:
     ends: Exception | str
     event: events.Event | None = None
     bounded: bool = True
-    gives_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +310,6 @@ def _ended(facts: Facts, key: str, ending: Ending) -> Plan:
             )
         case _:
             assert_never(ending)
-
-
-def too_early(facts: Facts, left: float) -> Plan:
-    """A retry that the lock store kept is woken *left* seconds before it is due."""
-    ends = f"due in {left:.0f} s"
-    return Resend(left, facts.history, "it is not due", ends, gives_back=True)
 
 
 def left_over(facts: Facts) -> Plan:

@@ -88,14 +88,18 @@ def publish_next(
     task = identity_as_sent(task_id, options)
     carried = execution.runtime.sinks.carry(execution.subject)
     when = options.get("eta") or options.get("countdown")
-    due = time.time() + seconds_until(execution.task.app, when) if when else None
+    left = seconds_until(execution.task.app, when) if when else 0.0
+    queueing = execution.queueing
     message = Outgoing(
         execution,
-        History(task, due=due, carried=carried),
+        History(task, carried=carried),
         keys_of_next(execution, args, kwargs),
         partial(_as_it_came, execution, task, args, kwargs, options),
+        delay=left,
+        at_head=queueing is not None and queueing.at_publish,
     )
     message.send(lambda producer: publish(task_id=task_id, producer=producer, **options))
+    execution.next_at = message.key if message.kept else None
 
 
 def without_reject(retry: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -44,7 +44,6 @@ from celery_dlock.delivery.plan import (
     lost,
     plan,
     replaced,
-    too_early,
     unanswered,
 )
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked, store_retry
@@ -105,13 +104,10 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     queueing = execution.queueing
     if queueing is not None and queueing.at_publish:
         _note_arrival(execution)
-    left = (execution.history.due or 0.0) - time.time()
     living = duplicate_of(vars(execution.request)) if execution.is_marked else None
     try:
         if living is not None:
             return carry_out(execution, _duplicate_of(execution, living))
-        if left > 0:
-            return carry_out(execution, too_early(execution.facts(), left))
         woken = execution.history.woken
         if woken is not None and _is_left_over(execution, woken):
             return carry_out(execution, left_over(execution.facts()))
@@ -129,9 +125,9 @@ def _note_arrival(execution: Execution) -> None:
     if not (took_place or request.eta or request.retries):
         _noted.add(name)
         logger.warning(
-            '%s has ordered="publish", but %s was published by its name only, or over a connection '
-            "of its own, so it is ordered by its arrival. Define the task where it is published, "
-            "and publish through it",
+            "%s takes its place when it is published, but %s was published by its name only, or "
+            "over a connection of its own, so it is ordered by its arrival. Define the task where "
+            "it is published, and publish through it",
             name,
             request.id,
         )

@@ -134,7 +134,7 @@ class Definition:
                 policy=policy,
                 parents=parents,
                 aborts=_aborts(options.get("on_lost", "flag")),
-                reserve=_reserve(options.get("reserve"), access),
+                reserve=_reserve(options.get("reserve"), access, policy),
                 unique=uniqueness,
                 debounce=debounce,
                 dump=dump,
@@ -326,9 +326,15 @@ def _aborts(on_lost: OnLost) -> bool:
     return on_lost == "abort"
 
 
-def _reserve(reserve: Reserve | None, access: Sequence[Access]) -> Reserve | None:
+def _reserve(reserve: Reserve | None, access: Sequence[Access], policy: Policy) -> Reserve | None:
+    demands = queueing(policy)
+    is_ordered = demands is not None and demands.ordered
+    if is_ordered and all(one.mode is Mode.SHARED for one in access):
+        raise ConfigurationError(
+            "on_contention='ordered' needs a key that is not Shared: readers run in any order"
+        )
     if reserve is None:
-        return None
+        return "retry" if is_ordered else None
     if reserve not in get_args(Reserve):
         raise ConfigurationError(f"reserve must be 'retry' or 'chain', got {reserve!r}")
     if reserve == "chain" and not any(one.mode is Mode.EXCLUSIVE for one in access):

@@ -204,7 +204,7 @@ class LockManager:
                 verdict = self._verdict(self._backend.leave(claim, says, message))
             except BackendUnavailable as exc:
                 failed = exc
-                ends = outcome in (Outcome.DONE, Outcome.OVER)
+                ends = outcome.is_final or outcome is Outcome.OVER
                 self._release_later(claim, outcome if ends else Outcome.UNUSED, exc)
                 continue
             if term is first or not claim.has_message:
@@ -241,7 +241,7 @@ class LockManager:
             return self._verdict(self._backend.leave(left, outcome, message)).carried
         except BackendUnavailable as exc:
             logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
-            if outcome is Outcome.DONE:
+            if outcome.is_final:
                 self._release_later(claim, outcome, exc)
             return False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from celery.app.task import Context
@@ -17,7 +18,7 @@ from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
 from celery_dlock.messages.headers import History, identity, kept_by_step
-from celery_dlock.policies.base import Queueing
+from celery_dlock.policies.base import Queueing, queueing
 
 logger = logging.getLogger("celery_dlock")
 
@@ -31,7 +32,8 @@ def claims_of(keys: Keys, terms: Mapping[str, Any]) -> tuple[Claim, ...]:
     own = [_held_as(keys, key, access, terms) for key, access in keys.access.items()]
     if not keys.parents:
         return tuple(own)
-    reads: dict[str, Any] = {**terms, "max_waiting": 0, "drop_oldest": False, "keep": False}
+    nothing = {"max_waiting": 0, "drop_oldest": False, "keep": False, "shuts": False}
+    reads: dict[str, Any] = {**terms, **nothing}
     return (*own, *(Claim(key, mode=Mode.SHARED, **reads) for key in keys.parents))
 
 
@@ -39,6 +41,8 @@ def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> 
     how: dict[str, Any] = {}
     if access.cooldown:
         how["cooldown"] = int(access.cooldown * SECOND)
+    if terms.get("shuts") and key != keys.first:
+        terms = {**terms, "shuts": False}
     if access.mode is Mode.LIMITED and terms.get("drop_oldest") and key != keys.first:
         # Who waits there does so for another first key, and is none that a newer one replaces.
         terms = {**terms, "max_waiting": 0, "drop_oldest": False}
@@ -46,7 +50,7 @@ def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> 
 
 
 def queued(
-    queueing: Queueing, wait: WaitMode, *, first: bool, begun: bool = False
+    demands: Queueing, wait: WaitMode, *, first: bool, begun: bool = False
 ) -> dict[str, Any]:
     """The terms of a claim in the queue of its key, as its policy asks for it.
 
@@ -54,23 +58,24 @@ def queued(
     may be older than that. No queue is too full for one that has *begun*, unless a newer one takes
     its place there.
     """
-    any_number = queueing.max_waiting is None or (begun and not queueing.drop_oldest)
+    any_number = demands.max_waiting is None or (begun and not demands.drop_oldest)
     return {
         "wait": wait,
-        "gives_up": int((queueing.max_wait or 0) * SECOND),
-        "max_waiting": 0 if any_number else queueing.max_waiting,
-        "drop_oldest": queueing.drop_oldest,
-        "keep": queueing.keep,
-        "ordered": queueing.at_publish,
-        "gives_way": queueing.replaces_running,
-        "supersedes": queueing.replaces_running and first,
+        "gives_up": int((demands.max_wait or 0) * SECOND),
+        "max_waiting": 0 if any_number else demands.max_waiting,
+        "drop_oldest": demands.drop_oldest,
+        "keep": demands.keep,
+        "ordered": demands.ordered,
+        "shuts": demands.shuts,
+        "gives_way": demands.replaces_running,
+        "supersedes": demands.replaces_running and first,
     }
 
 
-def enqueued(access: Access, queueing: Queueing, key: str, attempt: str, name: str) -> Claim:
+def enqueued(access: Access, demands: Queueing, key: str, attempt: str, name: str) -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
     mode, limit = access.mode, access.limit
-    terms = queued(queueing, WaitMode.ENQUEUE, first=True)
+    terms = queued(demands, WaitMode.ENQUEUE, first=True)
     return Claim(key, attempt, nonce="", ttl=0, mode=mode, limit=limit, name=name, **terms)
 
 
@@ -95,12 +100,24 @@ def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> 
     """
     attempt = identity(request)
     woken_at = History.read(request, attempt).key
-    keys = set() if woken_at is None else {woken_at}
+    keys, first = set() if woken_at is None else {woken_at}, woken_at
     try:
-        keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
+        own = task.lock_definition.keys(request.args, request.kwargs)
     except Exception:  # then its body has not begun, either
         logger.debug("the arguments of %s give no key", request.id, exc_info=True)
-    return [Claim(key, attempt, nonce, ttl=0, done_ttl=done_ttl) for key in sorted(keys)]
+    else:
+        keys.update(own.all)
+        first = own.first
+    claims = [Claim(key, attempt, nonce, ttl=0, done_ttl=done_ttl) for key in sorted(keys)]
+    if not shuts_if_failed(task):
+        return claims
+    return [replace(c, shuts=True, name=task.name) if c.key == first else c for c in claims]
+
+
+def shuts_if_failed(task: Any) -> bool:
+    """Whether a key is put on hold when *task* fails for good."""
+    demands = queueing(task.lock_definition.policy)
+    return demands is not None and demands.shuts
 
 
 def lets_go(task: Any) -> bool:
@@ -111,12 +128,12 @@ def lets_go(task: Any) -> bool:
     return bool(task.acks_on_failure_or_timeout if flag is None else flag)
 
 
-def failed(*, let_go: bool, duplicate_may_wait: bool = False) -> Outcome:
-    """The outcome of a failure whose message the broker *let_go*, or did not.
+def failed(task: Any, *, let_go: bool, duplicate_may_wait: bool = False) -> Outcome:
+    """The outcome of a failure of *task* whose message the broker *let_go*, or did not.
 
     Where a duplicate may wait behind the run, its acknowledgement has perhaps removed what the
     broker was to keep: then the duplicate stays.
     """
     if let_go:
-        return Outcome.DONE
+        return Outcome.FAILED if shuts_if_failed(task) else Outcome.DONE
     return Outcome.UNUSED if duplicate_may_wait else Outcome.OVER

@@ -166,8 +166,8 @@ class History:
     It was ``expected`` again at an instant. For ``idle`` seconds no worker took it after that, or
     its key was on hold, which is counted in up to ``held_until``. How often the store was
     ``unavailable``; how many of its runs ``lost`` their lock. ``key`` is the one in whose queue it
-    waited, if it was woken there, and ``woken`` since when. ``due`` says when a retry that waited
-    there may run. ``carried`` is what sinks have said to their later selves.
+    waited, if it was woken there, and ``woken`` since when. ``carried`` is what sinks have said to
+    their later selves.
     """
 
     task: str
@@ -180,7 +180,6 @@ class History:
     lost: int = 0
     key: str | None = None
     woken: float | None = None
-    due: float | None = None
     carried: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -200,7 +199,6 @@ class History:
             lost=_count(header.get("lost")),
             key=text_or_none(header.get("key")),
             woken=_instant(header.get("called")),
-            due=_instant(header.get("due")),
             carried=_texts(header.get("carried")),
         )
 
@@ -224,7 +222,6 @@ class History:
             "away": self.unavailable,
             "lost": self.lost,
             **({"held": self.held_until} if self.held_until else {}),
-            **({} if self.due is None else {"due": self.due}),
             **({"carried": dict(self.carried)} if self.carried else {}),
         }
 

@@ -18,6 +18,7 @@ from celery import states
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.sentences import count, seconds, short
 from celery_dlock.core.state import Cause
+from celery_dlock.core.upkeep import HAVE_FAILED
 from celery_dlock.errors import LockContended, LockTimeout
 from celery_dlock.monitoring.history_reader import HistoryEntry
 from celery_dlock.ops.event_text import Clock, describe, listed, ordinal
@@ -418,6 +419,7 @@ CAUSES = {
     Cause.RUNS_LOST: f"{MAX_LOST_RUNS} of its runs were lost",
     Cause.UNREADABLE: "no worker could read its message",
     Cause.UNKNOWN_TASK: "no worker knows its task",
+    Cause.FAILED: "it failed for good, and its key is on hold since",
     Cause.UNPUBLISHABLE: "its message could not be published",
     Cause.OTHER_BROKER: "it was to end, and no worker at its broker has ended it",
 }
@@ -428,7 +430,7 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
         return None
     letter = _in_store(facts).dead[-1]
     done = facts.result is not None and facts.result.state == states.SUCCESS
-    if done and letter.dead.cause is not Cause.RUNS_LOST:
+    if done and letter.dead.cause not in HAVE_FAILED:
         return None  # a copy of its message has run, and that is how it has ended
     since = clock.tell(instant(letter.dead.at))
     why = f"has been a dead letter at {letter.key!r} since {since}: {CAUSES[letter.dead.cause]}"

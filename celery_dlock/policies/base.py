@@ -89,14 +89,18 @@ class Queueing:
 
     ``max_waiting`` messages at most (``None``: no end); with ``drop_oldest`` the first of them
     makes room. After ``max_wait`` seconds a message is woken to time out. With ``at_publish`` it
-    takes its place when it is published; with ``keep`` the store has it while its body runs too.
-    With ``replaces_running`` the task that runs is asked to stop for a newer one of its name.
+    takes its place when it is published, and so does a retry. If it is ``ordered`` nobody overtakes
+    it, and a failure for good ``shuts`` the key if asked to. With ``keep`` the store has it while
+    its body runs too. With ``replaces_running`` the task that runs is asked to stop for a newer one
+    of its name.
     """
 
     max_waiting: int | None
     drop_oldest: bool
     max_wait: float | None
     at_publish: bool = False
+    ordered: bool = False
+    shuts: bool = False
     keep: bool = False
     replaces_running: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from celery_dlock.core.backoff import Backoff, FullJitter
@@ -162,32 +162,12 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """Wait in the key's queue, for at most *max_wait* seconds (``None``: no limit).
-
-    The message is parked in the lock store, first in, first out. It leaves the worker at once and
-    needs no polling. When the key is released, the worker that releases it publishes the message
-    again.
-
-    At most *max_waiting* messages wait for a key. *overflow* says what happens then: the new task
-    fails (``"fail"``), the new task ends as skipped (``"drop_newest"``), or the first waiting call
-    of the same task does (``"drop_oldest"``). With the first two a retry waits all the same. A task
-    that waited too long fails with :exc:`~celery_dlock.LockTimeout`.
-
-    *ordered* says when a task takes its place: when a worker first sees it (``"arrival"``), or when
-    it is published (``"publish"``). The latter needs the task definition and the store where the
-    task is published; only the head of the queue goes to the broker.
-
-    With *keep* the store keeps the message until the task has ended, so that a worker that dies
-    loses nothing on any broker. Then a key runs at most 32 tasks at once, also with a larger
-    *limit*.
-    """
+class _InTheStore:
+    """What waits in the lock store: how many messages, what happens to one more, and how long."""
 
     max_waiting: int | None = None
     overflow: Literal["fail", "drop_oldest", "drop_newest"] = "fail"
     max_wait: float | None = 86400.0
-    ordered: Literal["arrival", "publish"] = "arrival"
-    keep: bool = False
 
     def __post_init__(self) -> None:
         if self.max_waiting is not None and (
@@ -198,22 +178,12 @@ class Queue:
             )
         if self.overflow not in OVERFLOWS:
             raise ConfigurationError(f"overflow is one of {', '.join(OVERFLOWS)}")
-        if self.ordered not in ("arrival", "publish"):
-            raise ConfigurationError(
-                f'ordered is "arrival" or "publish", got {quoted(self.ordered)}'
-            )
         if self.max_wait is not None:
             duration("max_wait", self.max_wait)
 
     def queueing(self) -> Queueing:
         """What the store needs to know."""
-        return Queueing(
-            self.max_waiting,
-            self.overflow == "drop_oldest",
-            self.max_wait,
-            at_publish=self.ordered == "publish",
-            keep=self.keep,
-        )
+        return Queueing(self.max_waiting, self.overflow == "drop_oldest", self.max_wait)
 
     def decide(self, contention: Contention) -> Decision:
         """Asked only for a message that the store does not take: full, or too large for it."""
@@ -232,15 +202,78 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
-    """One runs, one waits: the newest replaces the one that waits, which ends as skipped.
+class Queue(_InTheStore):
+    """Wait in the key's queue, for at most *max_wait* seconds (``None``: no limit).
 
-    Other tasks that wait for the key stay.
+    The message is parked in the lock store, first in, first out. It leaves the worker at once and
+    needs no polling. When the key is released, the worker that releases it publishes the message
+    again.
+
+    At most *max_waiting* messages wait for a key. *overflow* says what happens then: the new task
+    fails (``"fail"``), the new task ends as skipped (``"drop_newest"``), or the first waiting call
+    of the same task does (``"drop_oldest"``). With the first two a retry waits all the same. A task
+    that waited too long fails with :exc:`~celery_dlock.LockTimeout`.
+
+    With *keep* the store keeps the message until the task has ended, so that a worker that dies
+    loses nothing on any broker. Then a key runs at most 32 tasks at once, also with a larger
+    *limit*.
+    """
+
+    keep: bool = False
+
+    def queueing(self) -> Queueing:
+        """What the store needs to know."""
+        return replace(_InTheStore.queueing(self), keep=self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered(_InTheStore):
+    """The tasks of a key run in the order in which they were called.
+
+    That holds over all publishers, broker queues and workers, through retries with any countdown,
+    killed workers, and restarts of the broker and the store. A task takes its place when it is
+    published, and the lock store keeps its message until it has ended; its retry is the next to
+    run, and waits in the store until it is due. With several keys it is the order of the calls with
+    the same keys. *max_waiting*, *overflow* and *max_wait* are those of :class:`Queue`.
+
+    When a task fails for good the next one runs, or with *on_failure* ``"hold"`` none does: the
+    first key of the task is put on hold, and its message is a dead letter. To replay that puts it
+    first again.
+
+    It needs the definition of the task, and the lock store, where the task is published. A call
+    with a countdown, and one by its name only, take their places when they come to a worker.
+    """
+
+    on_failure: Literal["next", "hold"] = "next"
+
+    def __post_init__(self) -> None:
+        _InTheStore.__post_init__(self)
+        if self.on_failure not in ("next", "hold"):
+            raise ConfigurationError(
+                f'on_failure is "next" or "hold", got {quoted(self.on_failure)}'
+            )
+
+    def queueing(self) -> Queueing:
+        """What the store needs to know."""
+        shuts = self.on_failure == "hold"
+        demands = _InTheStore.queueing(self)
+        return replace(demands, at_publish=True, ordered=True, shuts=shuts, keep=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """One runs, one waits: the newest call, as the lock store counts them.
+
+    A task takes its place when it is published. The call that waits ends as skipped, and so does
+    the retry of an older call: no call undoes a newer one. A task whose turn has come runs although
+    a newer one waits. Other tasks that wait for the key stay.
 
     With *running* the newest call also replaces the running one of the same task: the lease of that
     one is lost, and its body can stop. It ends as skipped when it has stopped. The newest runs
     then, or when the lease has expired. This needs a task with one key, held exclusively, without
     parents.
+
+    It needs the definition of the task, and the lock store, where the task is published.
     """
 
     max_wait: float | None = 86400.0
@@ -254,7 +287,14 @@ class Replace:
 
     def queueing(self) -> Queueing:
         """A queue of one."""
-        return Queueing(1, drop_oldest=True, max_wait=self.max_wait, replaces_running=self.running)
+        return Queueing(
+            1,
+            drop_oldest=True,
+            max_wait=self.max_wait,
+            at_publish=True,
+            keep=True,
+            replaces_running=self.running,
+        )
 
     def decide(self, contention: Contention) -> Decision:
         """Asked only for a message that the store cannot take."""
@@ -265,7 +305,7 @@ class Replace:
 
 
 #: The names of the policies, for type checkers.
-PolicyName = Literal["reschedule", "skip", "fail", "wait", "queue", "replace"]
+PolicyName = Literal["reschedule", "skip", "fail", "wait", "queue", "ordered", "replace"]
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "reschedule": Reschedule,
@@ -273,6 +313,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "fail": Fail,
     "wait": Wait,
     "queue": Queue,
+    "ordered": Ordered,
     "replace": Replace,
 }
 

@@ -187,7 +187,7 @@ class LockedRequest(Request):  # type: ignore[misc]
             self._child_ended = True  # it lives, and could not even begin, or not say how it ended
         elif self._rejected:
             return  # what was abandoned runs when its message comes again
-        self._outcome = failed(let_go=not self._rejected)
+        self._outcome = failed(self.task, let_go=not self._rejected)
         soon(self._record_is_final)
 
     def on_retry(self, exc_info: Any) -> None:
@@ -223,7 +223,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         claims = left_by(self.task, request, nonce, done_ttl)
         logger.info("%s ended with its process: its keys are released", self)
         carried = process.manager.take_back(claims, self._outcome)
-        if self._outcome in (Outcome.DONE, Outcome.OVER):
+        if self._outcome.is_final or self._outcome is Outcome.OVER:
             end_unique(self.app, self._request_dict)
         return carried
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from celery_dlock import Lease, Queue, fencing, locked_task
+from celery_dlock import Lease, Ordered, fencing, locked_task
 from example_project.events import orders, provider
 from example_project.events.app import app
 from example_project.settings import FOLDER
@@ -17,7 +17,7 @@ DATABASE = FOLDER / "orders.db"
     "order:{order_id}",
     app=app,
     # In the order of publishing; and the shop's broker forgets what a killed worker had taken.
-    on_contention=Queue(ordered="publish", keep=True),
+    on_contention=Ordered(),
 )
 def apply_event(
     order_id: int,

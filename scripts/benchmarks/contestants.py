@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery, shared_task
 from redis import Redis
 
-from celery_dlock import FullJitter, Queue, Reschedule, locked_task
+from celery_dlock import FullJitter, Ordered, Queue, Reschedule, locked_task
 from scripts.benchmarks.floor import InLine, ReceivedFirst
 from scripts.benchmarks.notes import Notes
 from tests.services.lab import hold_at
@@ -43,7 +43,7 @@ def queued(self: Any, key: str, seconds: float, sent: float = 0.0, hold: str | N
     notes.body(seconds, sent, key)
 
 
-@locked_task(name="bench.published", on_contention=Queue(ordered="publish"), **LOCKED)
+@locked_task(name="bench.published", on_contention=Ordered(), **LOCKED)
 def published(self: Any, key: str, seconds: float, sent: float = 0.0) -> None:
     _notes(self.app).body(seconds, sent, key)
 

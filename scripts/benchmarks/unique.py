@@ -21,7 +21,7 @@ from celery_singleton import Singleton
 from rich.console import Console
 from rich.table import Table
 
-from celery_dlock import Debounce, LockedTask, Queue
+from celery_dlock import Debounce, LockedTask, Ordered
 from celery_dlock.runtime import forget
 from scripts.benchmarks.measure import Measured, in_turns, percentile
 from tests.services.redis import RedisServer
@@ -130,7 +130,7 @@ def _debounced(app: Celery, store: str) -> Publish:
 
 
 def _ordered(app: Celery, store: str) -> Publish:
-    return _ours(app, store, lock_on_contention=Queue(ordered="publish"))
+    return _ours(app, store, lock_on_contention=Ordered())
 
 
 def _once(app: Celery, store: str) -> Publish:

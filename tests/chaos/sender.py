@@ -1,8 +1,8 @@
 """Who publishes: it knows what it sent, and when it saw the task take its place.
 
-``ordered="arrival"`` promises turns in the order in which tasks come to the store. Of two tasks
+Without ``Ordered()`` promises turns in the order in which tasks come to the store. Of two tasks
 the first came first for certain when it was seen there before the second was sent; with
-``ordered="publish"`` when its publishing was over before.
+``Ordered()`` when its publishing was over before.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ TWO_SLOTS = [*seen("a", 1, 1.0, 1.5, slot="slots"), *seen("b", 2, 1.1, 1.6, slot
 READERS = [*seen("a", 0, 1.0, 1.4, slot="book"), *seen("b", 0, 1.1, 1.3, slot="book")]
 BELOW = [*seen("a", 1, 1.0, 1.4, slot="tree/a"), *seen("b", 1, 1.1, 1.3, slot="tree/b")]
 FIRST, OTHER, LAST = CLEAN.sent
-BY_CALLS = Key("first", "published", order=FEATURES["ordered by publishing"][0].order)
+BY_CALLS = Key("first", "published", order=FEATURES["ordered"][0].order)
 CALLED = [
     Sent(task, BY_CALLS, (), at, published=at + 0.05)
     for task, at in zip("abc", (0.5, 0.6, 0.7), strict=True)

@@ -93,7 +93,7 @@ def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
 
 @pytest.mark.planted
 def test_a_store_that_takes_a_turn_as_it_stands_still_is_caught(tmp_path: Path) -> None:
-    (key,) = FEATURES["ordered by publishing"]
+    (key,) = FEATURES["ordered"]
     many = [replace(key, name=f"published {n}") for n in range(12)]  # of each few ask just then
     store, kinds = defects.LetsOthersOvertake, (Kind.PAUSE_STORE,)
     for seed in range(ROUNDS):

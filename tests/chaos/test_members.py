@@ -23,7 +23,7 @@ from tests.services.require import require
 SERVERS = {"zookeeper": "zookeeper", "etcd": "etcd", "redlock": "redis"}
 FEATURES = {
     "zookeeper": ["queue", "limits", "replace", "unique until start", "revoke", "lock inside"],
-    "etcd": ["ordered by publishing", "readers", "debounce", "cooldown", "replace running", "keep"],
+    "etcd": ["ordered", "readers", "debounce", "cooldown", "replace running", "keep"],
     "redlock": ["queue", "reschedule", "parents", "several keys", "skip", "unique until done"],
 }
 

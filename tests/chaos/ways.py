@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_dlock import Debounce, FullJitter, Limit, Queue, Replace, Reschedule, Shared, Unique
+from celery_dlock import (
+    Debounce,
+    FullJitter,
+    Limit,
+    Ordered,
+    Queue,
+    Replace,
+    Reschedule,
+    Shared,
+    Unique,
+)
 
 #: Seconds for which a key of that way cools down.
 COOLDOWN = 0.3
@@ -41,7 +51,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "changing": {"lock_on_contention": Queue(), "lock_key": Limit("{key}", by_plan)},
     "newest": {"lock_on_contention": Replace()},
     "stopping": {"lock_on_contention": Replace(running=True)},
-    "published": {"lock_on_contention": Queue(ordered="publish")},
+    "published": {"lock_on_contention": Ordered()},
     "kept": {"lock_on_contention": Queue(keep=True)},
     "reserving": {"lock_on_contention": Queue(), "lock_reserve": "retry"},
     "cooling": {
@@ -135,10 +145,17 @@ FEATURES: Mapping[str, tuple[Key, ...]] = {
         Key("catalog", "queued"),
     ),
     "changing limit": (Key("changing", "changing", limit=max(PLAN), weight=3),),
-    "replace": (Key("newest", "newest", instead=_AFTER),),
-    "replace running": (Key("stopping", "stopping", instead=_AFTER),),
-    "ordered by publishing": (
-        Key("published", "published", order=Order.PUBLISHING, stored=True, weight=2),
+    "replace": (Key("newest", "newest", instead=_AFTER, stored=True),),
+    "replace running": (Key("stopping", "stopping", instead=_AFTER, stored=True),),
+    "ordered": (
+        Key(
+            "published",
+            "published",
+            order=Order.PUBLISHING,
+            stored=True,
+            weight=2,
+            reserves=True,
+        ),
     ),
     "keep": (Key("kept", "kept", order=_ARRIVAL),),
     "reserved retries": (Key("reserved", "reserving", order=_ARRIVAL, weight=2, reserves=True),),

@@ -24,6 +24,7 @@ from tests.contract.rules import (
     postponing,
     queueing,
     replacing,
+    retrying,
     waking,
 )
 from tests.contract.storage import crowd as stored_crowd
@@ -42,6 +43,7 @@ class Taking(
     queueing.Shadows,
     keeping.KeepingTests,
     keeping.Reserving,
+    retrying.Retries,
     outcomes.Outcomes,
     outcomes.Repeating,
 ):
@@ -56,6 +58,7 @@ class Rules(
     queueing.Places,
     ending.Endings,
     ending.Revoking,
+    retrying.Failing,
     waking.Unanswered,
     waking.Pausing,
     postponing.Postponing,

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from celery import Celery
 
-from celery_dlock import Queue, lock, locked_task
+from celery_dlock import Ordered, lock, locked_task
 from celery_dlock.runtime import forget
 from tests.services.effects import Effects
 from tests.services.exposition import exposition, samples
@@ -108,9 +108,7 @@ def dead_message(lab: Lab) -> None:
     publisher = Celery("publisher", set_as_current=False)
     publisher.conf.update(lab.config["celery"])
 
-    @locked_task(
-        "order:{order}", app=publisher, name="forgotten", on_contention=Queue(ordered="publish")
-    )
+    @locked_task("order:{order}", app=publisher, name="forgotten", on_contention=Ordered())
     def forgotten(order: str) -> None:
         pass
 

@@ -19,6 +19,7 @@ from celery_dlock import (
     FullJitter,
     Limit,
     LockedTask,
+    Ordered,
     Queue,
     Replace,
     Reschedule,
@@ -41,7 +42,7 @@ LOCKS: Mapping[str, Mapping[str, Any]] = {
     "reschedules": {"on_contention": SOON},
     "queues": {"on_contention": "queue"},
     "keeps": {"on_contention": Queue(keep=True, max_wait=5), "reserve": "retry"},
-    "ordered": {"on_contention": Queue(ordered="publish", max_wait=5)},
+    "ordered": {"on_contention": Ordered(max_wait=5)},
     "limited": {
         "on_contention": Queue(max_waiting=20, overflow="drop_newest"),
         "key": Limit("limited:{order}", 2),

@@ -19,7 +19,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_dlock import Queue, locked_task
+from celery_dlock import Ordered, locked_task
 from tests.services import faults
 from tests.services.lab import hold_at
 
@@ -31,7 +31,7 @@ def declare(config: Mapping[str, Any]) -> Any:
     app = Celery(config["name"], set_as_current=False)
     app.conf.update(config["celery"])
 
-    options = {"on_contention": Queue(ordered="publish"), "ttl": 5.0, **config["lock"]}
+    options = {"on_contention": Ordered(), "ttl": 5.0, **config["lock"]}
 
     @locked_task("order:{order}", app=app, name="apply", **options)
     def apply(order: str, number: int = 0, hold: str | None = None) -> None: ...

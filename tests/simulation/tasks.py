@@ -25,6 +25,7 @@ from celery_dlock import (
     Lease,
     Limit,
     LockedTask,
+    Ordered,
     Queue,
     Replace,
     Reschedule,
@@ -115,7 +116,7 @@ KINDS: Mapping[str, Kind] = {
         },
         may_skip=True,
     ),
-    "ordered": Kind({"lock_on_contention": Queue(ordered="publish", max_wait=None)}),
+    "ordered": Kind({"lock_on_contention": Ordered(max_wait=None)}),
     "reserves": Kind({"lock_on_contention": Queue(max_wait=None), "lock_reserve": "chain"}),
     "slotted": Kind(
         {"lock_on_contention": Queue(max_wait=None), "lock_key": Limit("{key}-slots", 2)}
@@ -140,9 +141,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "by_plan": Kind({"lock_on_contention": Queue(max_wait=None), **PLANNED}),
     "back_by_plan": Kind({"lock_on_contention": PATIENT, **PLANNED}),
-    "published_by_plan": Kind(
-        {"lock_on_contention": Queue(ordered="publish", max_wait=None), **PLANNED}
-    ),
+    "published_by_plan": Kind({"lock_on_contention": Ordered(max_wait=None), **PLANNED}),
     "plan_and_all": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),

@@ -47,13 +47,13 @@ def test_the_wheel_carries_py_typed_and_the_scripts_and_no_tests() -> None:
 PUBLISHES = """
 import sys
 from celery import Celery
-from celery_dlock import Debounce, Queue, locked_task
+from celery_dlock import Debounce, Ordered, Queue, locked_task
 
 app = Celery(broker="memory://")
 app.conf.dlock_url = "memory://"
 def report(day): ...
 options = ({}, {"unique": "done"}, {"unique": Debounce(60, 60)})
-for number, more in enumerate((*options, {"on_contention": Queue(ordered="publish")})):
+for number, more in enumerate((*options, {"on_contention": Ordered()})):
     task = locked_task("day:{day}", app=app, name=f"report{number}", **more)(report)
     for day in (1, 1, 2):
         task.delay(day)

@@ -35,7 +35,6 @@ from celery_dlock.delivery.plan import (
     plan,
     repeated,
     replaced,
-    too_early,
     unanswered,
 )
 from celery_dlock.errors import (
@@ -212,11 +211,6 @@ def test_the_policy_is_told_who_has_the_key_and_how_long_it_was_waited_for() -> 
     reserved = contention(FACTS, refused(RESERVED))
     assert reserved is not None
     assert reserved.holder is None
-
-
-def test_a_retry_that_is_woken_too_early_gives_its_turn_back_once_it_is_published() -> None:
-    found = too_early(FACTS, 12.3)
-    assert found == Resend(12.3, PAST, "it is not due", "due in 12 s", gives_back=True)
 
 
 def test_without_an_answer_it_waits_in_the_broker_and_an_eager_one_fails() -> None:

@@ -12,7 +12,7 @@ import celery
 import pytest
 from pydantic import BaseModel
 
-from celery_dlock import ConfigurationError, Debounce, Queue, Unique, current_lease, lock
+from celery_dlock import ConfigurationError, Debounce, Ordered, Unique, current_lease, lock
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
@@ -95,9 +95,7 @@ def test_a_unique_call_of_a_model_is_that_of_its_dict(desk: Desk, by: Any) -> No
 def test_a_model_is_debounced_and_ordered_by_its_key(desk: Desk) -> None:
     task = made(desk, "o:{order.id}", unique=Debounce(delay=60, max_delay=60))
     assert task.delay(Order(id=1)).id == task.delay({"id": 1}).id
-    ordered = desk.locked(
-        "n:{order.id}", name="n", pydantic=True, on_contention=Queue(ordered="publish")
-    )(key)
+    ordered = desk.locked("n:{order.id}", name="n", pydantic=True, on_contention=Ordered())(key)
     with lock("n:1", app=desk.app):
         result = ordered.delay(Order(id=1))
         assert runtime(desk.app).backend.peek("n:1").waiting

@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from celery_dlock import LockedTask, Queue
+from celery_dlock import LockedTask, Ordered
 from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import (
     Busy,
@@ -136,7 +136,7 @@ def shop(url: str) -> Iterator[tuple[Desk, LockedTask, list[Any]]]:
     """An application with a task that waits in order, and is unique; and what ran of it."""
     ran = list[Any]()
     with open_desk(dlock_url=url, dlock_broker="shop") as desk:
-        ordered = Queue(ordered="publish", max_wait=None)
+        ordered = Ordered(max_wait=None)
 
         @desk.locked("order", name="charge", on_contention=ordered, unique="done")
         def charge(order: int, amount: Decimal) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kombu.message import Message
 
-from celery_dlock import Lease, LockedTask, Queue, lock
+from celery_dlock import Lease, LockedTask, Ordered, lock
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.settings import Settings
 from celery_dlock.testing import ManualClock
@@ -196,10 +196,10 @@ def revoke(desk: Desk, task_id: str) -> None:
 def make_ordered(desk: Desk) -> Callable[..., LockedTask]:
     """``make_ordered(policy, key=…)``: a task that takes its place where it is published."""
 
-    def make(policy: Queue | None = None, **options: Any) -> LockedTask:
+    def make(policy: Ordered | None = None, **options: Any) -> LockedTask:
         options = {"key": "order:{order}", "name": "charge", **options}
 
-        @desk.locked(on_contention=policy or Queue(ordered="publish"), **options)
+        @desk.locked(on_contention=policy or Ordered(), **options)
         def charge(order: str, number: int = 0) -> int:
             desk.ran.append(number)
             return number

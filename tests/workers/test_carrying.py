@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock import LockContended, LockTimeout, Queue, lock
+from celery_dlock import LockContended, LockTimeout, Ordered, lock
 from celery_dlock.core.events import (
     Acquired,
     Contended,
@@ -106,7 +106,7 @@ def test_a_parked_message_carries_it_through_the_store(desk: Desk) -> None:
 
 
 def test_who_takes_its_place_as_it_is_published_was_not_refused(desk: Desk) -> None:
-    charge = charging(desk, on_contention=Queue(ordered="publish"))
+    charge = charging(desk, on_contention=Ordered())
     charge.delay(1)
     desk.deliver()
 

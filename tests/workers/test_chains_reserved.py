@@ -20,6 +20,7 @@ from celery_dlock import (
     FullJitter,
     Limit,
     LockedTask,
+    Ordered,
     Queue,
     Reschedule,
     Shared,
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.stores
 KEY = "order:42"
 CHAIN: dict[str, Any] = {"reserve": "chain", "on_contention": "fail"}
 SOON = Reschedule(backoff=FullJitter(base=0.1, cap=0.1))
-EVERY_POLICY = ["fail", "skip", SOON, Wait(timeout=0.1), "queue", Queue(ordered="publish")]
+EVERY_POLICY = ["fail", "skip", SOON, Wait(timeout=0.1), "queue", Ordered()]
 EVERY_POLICY += [Queue(keep=True), "replace"]
 
 Step = Callable[..., LockedTask]

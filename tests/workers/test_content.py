@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from kombu.exceptions import ContentDisallowed
 
-from celery_dlock import LockedTask, Queue, lock
+from celery_dlock import LockedTask, Ordered, Queue, lock
 from celery_dlock.core.events import Parked, Rescheduled, TooLarge
 from celery_dlock.core.state import Claim
 from tests.services.desk import Desk, open_desk
@@ -26,17 +26,18 @@ from tests.workers.conftest import charging
 
 KEY = "order:42"
 
-ORDERS = ["arrival", "publish"]
+POLICIES = [Queue(), Ordered()]
 
 
-@pytest.fixture(params=ORDERS)
-def policy(request: pytest.FixtureRequest) -> Queue:
-    return Queue(ordered=request.param)
+@pytest.fixture(params=POLICIES, ids=["queue", "ordered"])
+def policy(request: pytest.FixtureRequest) -> Queue | Ordered:
+    policy: Queue | Ordered = request.param
+    return policy
 
 
-def waits(desk: Desk, policy: Queue) -> None:
+def waits(desk: Desk, policy: Queue | Ordered) -> None:
     """Deliver what is there while the key is held; it waits in the store then."""
-    if policy.ordered == "arrival":
+    if isinstance(policy, Queue):
         desk.deliver()
     assert desk.size() == 0
     assert desk.store.peek(KEY).parked == 1
@@ -45,7 +46,7 @@ def waits(desk: Desk, policy: Queue) -> None:
 @pytest.mark.parametrize("compression", ["application/x-gzip", "application/x-bz2"])
 @pytest.mark.parametrize("serializer", ["json", "pickle"])
 def test_a_compressed_message_is_compressed_when_it_is_woken(
-    desk: Desk, policy: Queue, compression: str, serializer: str
+    desk: Desk, policy: Queue | Ordered, compression: str, serializer: str
 ) -> None:
     desk.app.conf.accept_content = ["json", "pickle"]
 
@@ -65,7 +66,9 @@ def test_a_compressed_message_is_compressed_when_it_is_woken(
     assert result.get() == 9000
 
 
-def test_a_signed_message_is_signed_when_it_is_woken(tmp_path: Path, policy: Queue) -> None:
+def test_a_signed_message_is_signed_when_it_is_woken(
+    tmp_path: Path, policy: Queue | Ordered
+) -> None:
     key, certificate = _signer(tmp_path)
     # As setup_security() does it, which would also disable the other serializers for all tests.
     register_auth(key.read_text(), None, certificate.read_text(), str(tmp_path / "*.pem"))
@@ -129,8 +132,8 @@ LARGEST = 4000
 def make(desk: Desk) -> Callable[..., LockedTask]:
     desk.patch.setattr(type(desk.store), "largest_message", LARGEST)
 
-    def make(**options: Any) -> LockedTask:
-        @desk.locked("order:{order}", name="charge", on_contention=Queue(**options))
+    def make(policy: Queue | Ordered = Queue()) -> LockedTask:  # noqa: B008  # it is frozen
+        @desk.locked("order:{order}", name="charge", on_contention=policy)
         def charge(order: str, text: str) -> int:
             return len(text)
 
@@ -159,7 +162,7 @@ def test_it_is_rescheduled_and_told(desk: Desk, make: Callable[..., LockedTask])
 
 
 def test_it_runs_at_once_where_the_key_is_free(desk: Desk, make: Callable[..., LockedTask]) -> None:
-    large = make(keep=True).delay("42", "x" * LARGEST)
+    large = make(Queue(keep=True)).delay("42", "x" * LARGEST)
 
     desk.deliver()
 
@@ -168,17 +171,17 @@ def test_it_runs_at_once_where_the_key_is_free(desk: Desk, make: Callable[..., L
 
 
 @pytest.mark.parametrize(
-    ("options", "asked"),
+    ("policy", "asked"),
     [
-        pytest.param({}, ("look", False), id="queues"),
-        pytest.param({"keep": True}, ("queue", True), id="is kept"),
-        pytest.param({"ordered": "publish"}, ("queue", True), id="is ordered"),
+        pytest.param(Queue(), ("look", False), id="queues"),
+        pytest.param(Queue(keep=True), ("queue", True), id="is kept"),
+        pytest.param(Ordered(), ("queue", True), id="is ordered"),
     ],
 )
 def test_it_comes_to_a_free_key_with_its_message_only_where_more_was_promised(
-    desk: Desk, make: Callable[..., LockedTask], options: dict[str, Any], asked: tuple[str, bool]
+    desk: Desk, make: Callable[..., LockedTask], policy: Queue | Ordered, asked: tuple[str, bool]
 ) -> None:
-    make(**options).delay("42", "x")
+    make(policy).delay("42", "x")
     enter, questions = desk.store.enter, list[tuple[str, bool]]()
 
     def noted(claim: Claim, message: bytes | None = None) -> Any:
@@ -194,7 +197,7 @@ def test_it_comes_to_a_free_key_with_its_message_only_where_more_was_promised(
 def test_it_is_published_as_usual_where_the_order_is_that_of_publishing(
     desk: Desk, make: Callable[..., LockedTask]
 ) -> None:
-    charge = make(ordered="publish")
+    charge = make(Ordered())
     with lock(KEY, app=desk.app, timeout=0):
         large, small = charge.delay("42", "x" * LARGEST), charge.delay("42", "x")
 

@@ -22,6 +22,7 @@ from celery_dlock import (
     LockContended,
     LockedTask,
     LockTimeout,
+    Ordered,
     Queue,
     lock,
 )
@@ -184,7 +185,7 @@ TOO_MANY = (LARGEST_LIMIT + 1, sys.maxsize, 2**63, 10**5000)
 
 
 NO_LIMITS = [0, -1, True, "3", None, 2.0, *TOO_MANY]
-POLICIES = ["reschedule", "skip", "fail", "wait", "replace"]
+POLICIES = ["reschedule", "skip", "fail", "wait"]
 
 
 @pytest.mark.parametrize(
@@ -413,12 +414,12 @@ def test_every_store_keeps_the_largest_limit(desk: Desk, make: Make, plans: Plan
     end(desk, other)
 
 
-@pytest.mark.parametrize("ordered", ["publish", "arrival"])
+@pytest.mark.parametrize("policy", ["ordered", "queue"])
 def test_it_is_asked_when_the_turn_comes_and_never_as_the_task_is_published(
-    desk: Desk, make: Make, plans: Plans, ordered: Any
+    desk: Desk, make: Make, plans: Plans, policy: Any
 ) -> None:
     plans.limit = 2
-    load = make(on_contention=Queue(ordered=ordered))
+    load = make(on_contention=policy)
     for number in range(4):
         load.delay(number)
     assert plans.asked == []
@@ -433,7 +434,7 @@ def test_published_in_order_the_first_whose_turn_comes_lets_in_the_others(
 ) -> None:
     plans.limit = 3
 
-    @desk.locked(Limit("tenant:{t}", plans), name="load", on_contention=Queue(ordered="publish"))
+    @desk.locked(Limit("tenant:{t}", plans), name="load", on_contention=Ordered())
     def load(number: int, t: int = 7) -> None:
         desk.ran.append((number, desk.size()))
 

@@ -21,7 +21,7 @@ from celery_dlock import (
     LockContended,
     LockLost,
     LockTimeout,
-    Queue,
+    Ordered,
     StaleFencingToken,
     current_lease,
     lock,
@@ -340,7 +340,7 @@ def test_a_task_asks_twice_and_twice_more_to_wait(desk: Desk, asked: list[str]) 
     desk.deliver()
     assert asked == ["enter k", "leave k"]
 
-    @desk.locked("k", name="published", on_contention=Queue(ordered="publish"))
+    @desk.locked("k", name="published", on_contention=Ordered())
     def published() -> None: ...
 
     asked.clear()

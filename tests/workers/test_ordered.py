@@ -1,4 +1,4 @@
-"""``ordered="publish"``: the place is taken where the task is published, and kept from there."""
+"""``Ordered()``: the place is taken where the task is published, and kept from there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,24 @@ from celery import chain, group
 from celery.beat import Scheduler
 from kombu.message import Message
 
-from celery_dlock import BackendUnavailable, LockContended, LockedTask, Queue, current_lease, lock
+from celery_dlock import (
+    BackendUnavailable,
+    LockContended,
+    LockedTask,
+    LockTimeout,
+    Ordered,
+    current_lease,
+    lock,
+    operate,
+)
 from celery_dlock.core.events import Dropped, Rescheduled
+from celery_dlock.core.operations import Replay
+from celery_dlock.core.state import Claim
 from celery_dlock.delivery import taking
+from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
-from tests.workers.conftest import nothing_is_left
+from tests.workers.conftest import nothing_is_left, revoke
 
 pytestmark = pytest.mark.stores
 
@@ -30,6 +42,23 @@ MakeOrdered = Callable[..., LockedTask]
 @pytest.fixture
 def charge(make_ordered: MakeOrdered) -> LockedTask:
     return make_ordered()
+
+
+@pytest.fixture
+def make_retrying(desk: Desk) -> MakeOrdered:
+    """``make_retrying(policy, countdown)``: a task of which the number 1 is tried again."""
+
+    def make(policy: Any, countdown: int) -> LockedTask:
+        @desk.locked("order:{order}", name="charge", on_contention=policy, bind=True)
+        def charge(self: LockedTask, order: str, number: int) -> int:
+            desk.ran.append((number, self.request.retries))
+            if number == 1 and not self.request.retries:
+                raise self.retry(countdown=countdown)
+            return number
+
+        return charge
+
+    return make
 
 
 def test_only_the_head_is_at_the_broker(desk: Desk, charge: LockedTask) -> None:
@@ -57,7 +86,7 @@ def test_the_order_is_that_of_publishing_by_any_broker(desk: Desk, charge: Locke
 
 
 def test_a_body_of_the_key_publishes_behind_itself(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"))
+    @desk.locked("order:{order}", name="charge", on_contention=Ordered())
     def charge(order: str, number: int) -> None:
         if number < 3:
             charge.delay(order, number + 1)
@@ -87,28 +116,179 @@ def test_one_with_a_countdown_takes_its_place_when_due(desk: Desk, charge: Locke
     assert desk.ran == [2, 3, 1]
 
 
-def test_a_retry_takes_no_place_before_it_is_due(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"), bind=True)
-    def charge(self: Any, order: str, number: int) -> int:
-        desk.ran.append((number, self.request.retries))
-        if number == 1 and not self.request.retries:
-            raise self.retry(countdown=0)
-        return number
+@pytest.mark.every_store
+def test_a_retry_is_the_next_to_run(desk: Desk, make_retrying: MakeOrdered) -> None:
+    charge = make_retrying(Ordered(), 0)
+    first = charge.delay("42", 1)
+    charge.delay("42", 2)
 
+    desk.deliver_all()
+
+    assert desk.ran == [(1, 0), (1, 1), (2, 0)]
+    assert first.get() == 1
+    assert nothing_is_left(desk)
+
+
+@pytest.mark.parametrize("countdown", [60, 3600])
+def test_a_retry_waits_in_the_store_until_it_is_due_and_the_others_behind_it(
+    desk: Desk, clock: ManualClock, make_retrying: MakeOrdered, countdown: int
+) -> None:
+    charge = make_retrying(Ordered(), countdown)
+    first = charge.delay("42", 1)
+    charge.delay("42", 2)
+    desk.deliver_all()
+    assert (first.state, desk.ran) == ("RETRY", [(1, 0)])
+
+    desk.passes(countdown)
+    desk.deliver_all()
+
+    assert desk.ran == [(1, 0), (1, 1), (2, 0)]
+    assert nothing_is_left(desk)
+
+
+def test_a_retry_whose_attempt_is_killed_before_it_ends_waits_for_its_time(
+    desk: Desk, clock: ManualClock, make_retrying: MakeOrdered
+) -> None:
+    charge = make_retrying(Ordered(), 60)
+    charge.delay("42", 1)
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, "leave", without_answer())
+        desk.deliver()
+
+    desk.passes(59)
+    desk.sweep()
+    assert desk.size() == 0
+    desk.passes(1)
+    desk.sweep()
+    assert desk.size() == 1
+
+
+def test_a_retry_that_the_store_does_not_take_goes_by_the_broker(
+    desk: Desk, make_retrying: MakeOrdered
+) -> None:
+    charge = make_retrying(Ordered(), 0)
+    charge.delay("42", 1)
+    message = desk.receive()
+    enter, asked = desk.store.enter, list[Claim]()
+
+    def first_only(claim: Claim, message: bytes | None = None) -> Any:
+        asked.append(claim)
+        if len(asked) > 1:
+            raise BackendUnavailable("away")
+        return enter(claim, message)
+
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, "enter", first_only)
+        desk.run(message)
+    charge.delay("42", 2)
+    desk.deliver_all()
+
+    assert desk.ran == [(1, 0), (1, 1), (2, 0)]
+
+
+def test_a_revoked_retry_ends_and_the_next_one_runs(desk: Desk, make_retrying: MakeOrdered) -> None:
+    charge = make_retrying(Ordered(), 3600)
     first = charge.delay("42", 1)
     charge.delay("42", 2)
     desk.deliver()
-    assert desk.store.peek(KEY).parked == 0, "its retry is at the broker"
+
+    revoke(desk, first.id)
     desk.deliver_all()
 
-    assert sorted(desk.ran) == [(1, 0), (1, 1), (2, 0)]
-    assert first.get() == 1
+    assert desk.ran == [(1, 0), (2, 0)]
+    assert first.state == "REVOKED"
+
+
+@pytest.mark.every_store
+def test_with_several_keys_the_calls_with_the_same_keys_run_in_their_order(
+    desk: Desk, make_ordered: MakeOrdered
+) -> None:
+    charge = make_ordered(key=["order:{order}", "stock"])
+    with lock("stock", app=desk.app, timeout=0):
+        for number in range(5):
+            charge.delay("42", number)
+        desk.deliver_all()  # the first waits for the stock, and the others behind it
+    desk.deliver_all()
+
+    assert desk.ran == [0, 1, 2, 3, 4]
+    assert nothing_is_left(desk)
+    assert nothing_is_left(desk, "stock")
+
+
+def test_a_child_of_a_held_key_waits_before_those_that_were_called_later(
+    desk: Desk, make_ordered: MakeOrdered
+) -> None:
+    charge = make_ordered(parents="orders")
+    with lock("orders", app=desk.app, timeout=0):
+        for number in range(5):
+            charge.delay("42", number)
+        desk.deliver_all()
+    desk.deliver_all()
+
+    assert desk.ran == [0, 1, 2, 3, 4]
+
+
+def failing(desk: Desk, policy: Ordered, **options: Any) -> LockedTask:
+    @desk.locked("order:{order}", name="ship", on_contention=policy, **options)
+    def ship(order: str, number: int) -> None:
+        desk.ran.append(number)
+        if number == 1 and desk.ran.count(1) == 1:
+            raise ValueError("no carrier")
+
+    return ship
+
+
+def test_after_a_failure_the_next_one_runs(desk: Desk) -> None:
+    ship = failing(desk, Ordered())
+    for number in (1, 2):
+        ship.delay("42", number)
+
+    desk.deliver_all()
+
+    assert desk.ran == [1, 2]
+    assert nothing_is_left(desk)
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("late", [True, False])
+def test_after_a_failure_none_runs_until_a_person_says_so(desk: Desk, late: bool) -> None:
+    ship = failing(desk, Ordered(on_failure="hold"), acks_late=late)
+    for number in (1, 2):
+        ship.delay("42", number)
+    desk.deliver_all()
+    assert desk.ran == [1]
+    hold = operate.on_hold(KEY, app=desk.app)
+    assert hold is not None
+    assert hold.by == "ship"
+
+    # Replayed, it is the first again
+    (letter,) = desk.store.dead()
+    assert desk.store.apply(Replay(KEY, letter.dead.task)).verdict
+    assert operate.release(KEY, hold, app=desk.app)
+    desk.deliver_all()
+
+    assert desk.ran == [1, 1, 2]
+    assert nothing_is_left(desk)
+
+
+def test_a_task_that_waited_too_long_shuts_its_key(desk: Desk, clock: ManualClock) -> None:
+    ship = failing(desk, Ordered(max_wait=60, on_failure="hold"))
+    with lock(KEY, app=desk.app, ttl=3600):
+        first = ship.delay("42", 1)
+        ship.delay("42", 2)
+        desk.passes(60)
+        desk.sweep()
+        desk.deliver_all()
+    desk.deliver_all()
+
+    assert isinstance(first.result, LockTimeout)
+    assert (desk.ran, desk.store.peek(KEY).hold is not None) == ([], True)
 
 
 def test_what_replaces_a_task_takes_its_own_place(desk: Desk, make_ordered: MakeOrdered) -> None:
     charge = make_ordered()
 
-    @desk.locked("order:{order}", name="split", on_contention=Queue(ordered="publish"), bind=True)
+    @desk.locked("order:{order}", name="split", on_contention=Ordered(), bind=True)
     def split(self: Any, order: str) -> None:
         raise self.replace(charge.s(order, 1))
 
@@ -207,7 +387,7 @@ def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_queue_does_as_its_policy_says(
     desk: Desk, make_ordered: MakeOrdered, overflow: Any, runs: list[int], ends: type
 ) -> None:
-    charge = make_ordered(Queue(max_waiting=1, overflow=overflow, ordered="publish"))
+    charge = make_ordered(Ordered(max_waiting=1, overflow=overflow))
     *_, newest = [charge.delay("42", number) for number in (1, 2, 3)]
     head, ended = desk.receive(), desk.receive()
     assert desk.size() == 0

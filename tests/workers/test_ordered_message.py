@@ -14,7 +14,7 @@ from celery import Task, chain, chord, group, signals
 from kombu.entity import Exchange
 from kombu.entity import Queue as BrokerQueue
 
-from celery_dlock import BackendUnavailable, LockedTask, Queue, lock
+from celery_dlock import BackendUnavailable, LockedTask, Ordered, lock
 from celery_dlock.core.events import Parked
 from celery_dlock.core.state import WaitMode
 from celery_dlock.publishing import outbox
@@ -30,7 +30,7 @@ KEY = "order:42"
 def charge(desk: Desk) -> LockedTask:
     desk.app.conf.accept_content = ["json", "yaml", "pickle", "msgpack"]
 
-    @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"))
+    @desk.locked("order:{order}", name="charge", on_contention=Ordered())
     def charge(order: str, before: int = 0) -> int:
         return before + 1
 
@@ -208,7 +208,7 @@ def test_it_goes_on_by_the_broker_and_nothing_fails(
 ) -> None:
     charge = make_ordered()
 
-    @desk.locked("order:{order}", name="total", on_contention=Queue(ordered="publish"))
+    @desk.locked("order:{order}", name="total", on_contention=Ordered())
     def total(numbers: list[int], order: str) -> None:
         desk.ran.append(sum(numbers))
 

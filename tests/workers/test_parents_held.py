@@ -16,6 +16,7 @@ from celery_dlock import (
     Limit,
     LockContended,
     LockLost,
+    Ordered,
     Queue,
     Replace,
     Shared,
@@ -234,9 +235,7 @@ def test_a_key_reserved_for_a_retry_leaves_the_parent(desk: Desk, parent: str) -
 def test_published_in_order_it_stands_in_the_queue_of_its_own_key(desk: Desk, parent: str) -> None:
     seen: list[int] = []
 
-    @desk.locked(
-        "order:{order}", name="charge", parents=[parent], on_contention=Queue(ordered="publish")
-    )
+    @desk.locked("order:{order}", name="charge", parents=[parent], on_contention=Ordered())
     def charge(order: str, number: int) -> None:
         seen.append(number)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from celery_dlock import Limit, LockedTask, Queue, lock
+from celery_dlock import Limit, LockedTask, Ordered, Queue, lock
 from celery_dlock.core.events import Dropped, Parked
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.delivery.taking import FOLLOWED, ToMain
@@ -303,10 +303,10 @@ def test_other_messages_are_none_of_its(desk: Desk, charge: LockedTask) -> None:
     ("key", "options", "may"),
     [
         ("order:{order}", {"on_contention": "queue"}, True),
-        ("order:{order}", {"on_contention": "replace"}, True),
+        ("order:{order}", {"on_contention": "replace"}, False),
         (None, {"on_contention": "queue"}, True),
         ("order:{order}", {"on_contention": "reschedule"}, False),
-        ("order:{order}", {"on_contention": Queue(ordered="publish")}, False),
+        ("order:{order}", {"on_contention": Ordered()}, False),
         ("order:{order}", {"on_contention": "queue", "track_started": True}, False),
         ("order:{order}", {"on_contention": "queue", "parents": "all"}, False),
         (["order:{order}", "all"], {"on_contention": "queue"}, False),

@@ -19,6 +19,7 @@ from celery_dlock import (
     Fail,
     Limit,
     LockedTask,
+    Ordered,
     Queue,
     Reschedule,
     Shared,
@@ -251,7 +252,7 @@ def test_a_copy_of_a_finished_task_is_dropped_and_leaves_the_result_alone(
     assert desk.size() == 0
 
 
-@pytest.mark.parametrize("policy", [Reschedule(), Queue(), Queue(ordered="publish")], ids=repr)
+@pytest.mark.parametrize("policy", [Reschedule(), Queue(), Ordered()], ids=repr)
 def test_each_use_of_a_chain_runs_all_of_its_steps(desk: Desk, policy: Policy) -> None:
     @desk.locked("order", name="step", bind=True, max_retries=1, on_contention=policy)
     def step(self: Any, number: str) -> None:
@@ -263,7 +264,7 @@ def test_each_use_of_a_chain_runs_all_of_its_steps(desk: Desk, policy: Policy) -
     for _ in range(2):
         uses.apply_async()
         desk.deliver()
-        if policy != Queue(ordered="publish"):
+        if policy != Ordered():
             with held_by_another("order", app=desk.app):  # it comes back, or waits and is woken
                 desk.deliver()
         for _ in ("attempt", "retry"):

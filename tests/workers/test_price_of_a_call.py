@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from kombu.transport.memory import Channel, Transport
 
-from celery_dlock import BackendUnavailable, Debounce, Queue, lock
+from celery_dlock import BackendUnavailable, Debounce, Ordered, lock
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
 
-ORDERED = {"on_contention": Queue(ordered="publish")}
+ORDERED = {"on_contention": Ordered()}
 CALLS = pytest.mark.parametrize(
     ("options", "result"),
     [
@@ -72,7 +72,7 @@ def test_who_publishes_nothing_asks_the_broker_and_the_result_backend_for_nothin
 
 @pytest.mark.parametrize("ignored", [True, False])
 def test_what_waits_says_of_its_result_what_its_caller_said(desk: Desk, ignored: bool) -> None:
-    @desk.locked("doc:{doc}", name="save", on_contention=Queue(ordered="publish"))
+    @desk.locked("doc:{doc}", name="save", on_contention=Ordered())
     def save(text: str, doc: int = 7) -> str:
         return text
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.stores
 KEY = "order:42"
 RESERVES: dict[str, Any] = {"on_contention": "queue", "reserve": "retry"}
 SOON = Reschedule(backoff=FullJitter(base=0.1, cap=0.1))
-EVERY_POLICY = ["fail", "skip", SOON, Wait(timeout=0.1), "queue", "replace"]
+EVERY_POLICY = ["fail", "skip", SOON, Wait(timeout=0.1), "queue"]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Limit, LockContended, LockedTask, Queue, Replace, Shared, lock
+from celery_dlock import Limit, LockContended, LockedTask, Ordered, Queue, Replace, Shared, lock
 from celery_dlock.core.events import Released, Woken
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode
@@ -137,7 +137,7 @@ def test_a_writer_comes_between_readers_that_wait_for_a_limit(desk: Desk, make: 
 
 
 def test_published_in_order_it_takes_its_place_at_the_narrowest(desk: Desk, make: Make) -> None:
-    load = make(on_contention=Queue(ordered="publish"))
+    load = make(on_contention=Ordered())
     for number in range(5):
         load.delay(number)
     assert (desk.store.peek(TENANT).parked, nothing_is_left(desk, CATALOG)) == (3, True)

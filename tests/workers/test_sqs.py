@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from celery import states
 from kombu.exceptions import OperationalError
 
-from celery_dlock import LockedTask, Queue
+from celery_dlock import LockedTask, Ordered
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.runtime import forget
 from celery_dlock.testing import ManualClock, held_by_another
@@ -41,7 +41,7 @@ def desk(sqs_server: SqsServer) -> Iterator[Desk]:
 
 @pytest.fixture
 def charge(desk: Desk) -> LockedTask:
-    @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"))
+    @desk.locked("order:{order}", name="charge", on_contention=Ordered())
     def charge(order: str, number: int = 0) -> int:
         return number
 

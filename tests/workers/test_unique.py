@@ -8,7 +8,7 @@ from unittest.mock import call
 import pytest
 from celery import chain, group
 
-from celery_dlock import ConfigurationError, Debounce, Queue, Unique, lock
+from celery_dlock import ConfigurationError, Debounce, Ordered, Unique, lock
 from celery_dlock.core.events import Deduplicated
 from tests.services.desk import Desk, open_desk
 from tests.services.unique import UNTIL, Make, claims, maker
@@ -259,7 +259,7 @@ def test_what_runs_eagerly_or_is_called_takes_no_claim(desk: Desk, make: Make) -
 
 
 def test_in_order_of_publishing_too(desk: Desk, make: Make) -> None:
-    report = make(key="day:{day}", on_contention=Queue(ordered="publish"))
+    report = make(key="day:{day}", on_contention=Ordered())
 
     with lock("day:1", app=desk.app, timeout=0):
         first, again = report.delay(1), report.delay(1)

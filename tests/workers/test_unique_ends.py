@@ -12,7 +12,18 @@ from celery import states
 from celery.exceptions import Ignore, Reject, TaskRevokedError
 from celery.worker import state
 
-from celery_dlock import Fail, LockLost, LockTimeout, Queue, Reschedule, Skip, Unique, Wait, lock
+from celery_dlock import (
+    Fail,
+    LockLost,
+    LockTimeout,
+    Ordered,
+    Queue,
+    Reschedule,
+    Skip,
+    Unique,
+    Wait,
+    lock,
+)
 from celery_dlock.core.events import Dropped
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import Replay
@@ -91,7 +102,7 @@ def test_it_ends_with_its_patience(desk: Desk, make: Make, clock: ManualClock, u
 
 
 @pytest.mark.parametrize(("until", "attempt"), [("done", 0), ("start", 0), ("done", 1)])
-@pytest.mark.parametrize("policy", ["fail", "queue", Queue(ordered="publish")], ids=repr)
+@pytest.mark.parametrize("policy", ["fail", "queue", Ordered()], ids=repr)
 def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
     desk: Desk, make: Make, until: str, policy: Any, attempt: int
 ) -> None:

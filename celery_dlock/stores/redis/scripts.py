@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, Self, get_args, get_type_hints
 
 from celery_dlock.core.debounce import UNTIL_DUE
+from celery_dlock.core.edits import SHUT_FOR
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import (
     Enter,
@@ -65,7 +66,8 @@ local GAVE_WAY = {GAVE_WAY}
 local TIMED_OUT = '{ENDING_CODES[Ending.TIMED_OUT]}'
 local DROPPED = '{ENDING_CODES[Ending.DROPPED]}'
 local REVOKED = '{ENDING_CODES[Ending.REVOKED]}'
-local RUNS_LOST = '{Cause.RUNS_LOST}'
+local RUNS_LOST, FAILED = '{Cause.RUNS_LOST}', '{Cause.FAILED}'
+local SHUT_FOR = {SHUT_FOR}
 local MAX_LOST_RUNS = {MAX_LOST_RUNS}
 local WAKES_BEFORE_DEAD = {WAKES_BEFORE_DEAD}
 local WAKE_ELSEWHERE = {WAKE_ELSEWHERE}

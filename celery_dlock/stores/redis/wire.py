@@ -232,15 +232,15 @@ def arguments(operation: Operation[Any]) -> Sequence[Any]:
 
 
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
-    """As bytes, which redis-py does not have to look at; *named* if it may be granted, or waits by
-    its name. The last one is empty for a plain claim.
+    """As bytes, which redis-py does not have to look at; *named* if it may be granted. One that
+    waits by its name, or puts the key on hold, is named. The last one is empty for a plain claim.
     """
     c = claim
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.done_ttl},"
         f"{c.gives_up},{c.max_waiting},{c.drop_oldest:d}{c.ordered:d}"
     )
-    if (named or c.drop_oldest) and (c.name or c.where):
+    if (named or c.drop_oldest or c.shuts) and (c.name or c.where):
         terms += f";{c.name};{c.where}"
     more = b"" if is_plain(c) else _json(others(c)).encode()
     return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b"", more]

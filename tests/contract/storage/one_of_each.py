@@ -21,6 +21,7 @@ from tests.contract.rules.outcomes import Outcomes, Repeating
 from tests.contract.rules.postponing import Postponing
 from tests.contract.rules.queueing import Places, Publishing, QueueingTests, Shadows
 from tests.contract.rules.replacing import Replacing
+from tests.contract.rules.retrying import Failing, Retries
 from tests.contract.rules.waking import Pausing, Unanswered
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ class Grants(KeyTests):
     Revoking.test_the_message_of_who_waits_or_was_woken_is_told_and_of_nobody_else,
     Unanswered.test_a_message_of_another_broker_keeps_the_key_for_half_a_minute_or_so,
     Pausing.test_patience_ends_later_by_the_pause,
+    Retries.test_nobody_overtakes_the_retry_of_what_is_ordered,
+    Retries.test_a_newer_call_takes_its_place,
 )
 class Waiting(KeyTests):
     """Who waits: in order, in a place, behind its own run, for the newest call, or no longer."""
@@ -84,11 +87,14 @@ class Waiting(KeyTests):
     Replaying.test_a_replayed_message_is_woken_as_it_was,
     Replaying.test_replaying_what_is_done_lets_it_run_again,
     Discarding.test_a_discarded_message_is_gone_and_its_task_counts_as_done,
+    Failing.test_what_the_store_has_of_it_is_a_dead_letter,
+    Failing.test_a_replayed_one_is_the_first_again,
 )
 class Past(KeyTests):
     """What is remembered of a task: that it is done, was lost, has a message, or is dead."""
 
     kept = KeepingTests.kept
+    fails = Failing.fails
 
 
 @has(

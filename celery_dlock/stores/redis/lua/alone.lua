@@ -7,7 +7,8 @@
 
 local outcome = ARGV[7]
 local is_through = claim.plain and (outcome == 'done' or outcome == 'over')
-local remembers = outcome == 'done' and claim.done_ttl > 0
+local is_final = outcome == 'done' or outcome == 'failed'
+local remembers = is_final and claim.done_ttl > 0
 
 local row = is_through and look_at_row(STATE)
 

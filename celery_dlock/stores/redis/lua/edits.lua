@@ -15,11 +15,14 @@ local function keep_if(list, condition)
   return kept
 end
 
--- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take.
+-- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take, nor
+-- for what is not due yet.
 local function reserves(grant)
   if grant.ending then return false end
+  if grant.ordered then return true end
   local strange_for = grant.handed_back and grant.due - grant.handed_back or 0
-  return grant.ordered or grant.woken <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
+  return grant.woken <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
+    and not grant.early
 end
 
 -- Whether it is about to be woken in vain, and may reserve nothing from then on.
@@ -119,11 +122,13 @@ local function insert(state, claim, now, rank, expires, message, arrived)
   local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
   local impatient = claim.gives_up > 0 and not expires and not had_its_turn
   local begins = state.hold and state.hold['until'] or now
+  local late = claim.enqueues and claim.delay
   return add(state, {
     task = claim.task, mode = claim.mode,
     rank = rank, arrived = arrived or now, expires = expires,
     gives_up = impatient and begins + claim.gives_up - state.paused or nil,
     ordered = claim.ordered or false, makes_room_for = claim.makes_room_for,
+    due = late and now + claim.delay or nil,
   }, message)
 end
 
@@ -139,10 +144,12 @@ end
 
 -- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
 local function to_grant(state, entry, now, ending, by)
+  local due = entry.expires or math.max(now, not ending and entry.due or now)
   state.grants[#state.grants + 1] = {
     task = entry.task, mode = entry.mode, parked = not entry.expires,
-    limit = entry.mode == LIMITED and limit_of(state) or 1, woken = 0, due = entry.expires or now, ending = ending, gives_up = entry.gives_up,
-    ordered = entry.ordered, arrived = entry.arrived, by = by,
+    limit = entry.mode == LIMITED and limit_of(state) or 1, woken = 0,
+    due = due, early = not entry.expires and due > now or nil, ending = ending, gives_up = entry.gives_up,
+    ordered = entry.ordered, arrived = entry.arrived, by = by, name = entry.makes_room_for,
   }
   take_out(state, entry)
   if not state.supposed then (entry.expires and discard or unqueue)(entry) end
@@ -237,6 +244,13 @@ local function put_on_hold(state, name, by, because, till, now)
     name = name, by = by, because = because, since = before and before.since or now,
     ['until'] = till,
   } or nil
+end
+
+-- The task of the claim has failed for good: the key is on hold, unless a person has put it on hold.
+local function shut(state, claim, now)
+  if state.hold then return end
+  local because = task_id_of(claim.task) .. ' failed'
+  put_on_hold(state, 'failed|' .. claim.task, claim.name, because, now + SHUT_FOR, now)
 end
 
 -- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster

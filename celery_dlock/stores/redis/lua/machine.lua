@@ -39,6 +39,24 @@ local function make_room(state, claim, window, now)
   return backlog(later) <= #seen  -- all that wait are others': it is the first of its own
 end
 
+-- The claim, which waits now, takes the place of a retry that is not due yet. If it is a retry
+-- itself, which asks for the next turn, it makes room for a newer task that waits.
+local function newest_only(state, claim, now)
+  if claim.wait == 'head' then
+    look(state)
+    local waits = keep_if(messages(state), function(entry)
+      return entry.makes_room_for == claim.name
+    end)
+    if #waits > 1 then to_grant(state, find(state.waiting, claim.task), now, DROPPED) end
+    return
+  end
+  for _, turn in ipairs(state.grants) do
+    if turn.early and not turn.ending and turn.name == claim.name then
+      turn.ending, turn.due = DROPPED, now
+    end
+  end
+end
+
 local function start_or_wait(state, claim, entry, now)
   -- Asked for only where it makes a difference: on a free key it makes none.
   local function started() return runs_lost(claim, now) > 0 end
@@ -62,6 +80,7 @@ local function start_or_wait(state, claim, entry, now)
   if not (before or at_head) and not make_room(state, claim, window, now) then return busy(state, now, true) end
   if claim.supersedes and not before and not entry then state.newest = claim end
   insert(state, claim, now, rank, nil, claim.message, arrived)
+  if claim.drop_oldest then newest_only(state, claim, now) end
   return parked(state, first_to_end(state))
 end
 
@@ -115,6 +134,7 @@ local function answer(state, claim, now)
   if not ends and not running and lost_too_often(claim, now) then
     if claim.wait == 'look' then return busy(state, now) end  -- its message comes next
     to_dead_letter(state, claim.task, claim, RUNS_LOST, now, claim.message)
+    if claim.shuts then shut(state, claim, now) end
     return {'drop', 'dead'}
   end
   local asks_twice = grant and grant.parked and claim.enqueues
@@ -142,12 +162,22 @@ local function unheard(state, claim, now)
   if not state.done then keep_turn(state, claim, now) end
 end
 
+-- It has failed for good: what the store has of it is a dead letter, and the key on hold.
+local function fail(state, claim, now)
+  local entry, grant = find(state.waiting, claim.task), find(state.grants, claim.task)
+  if entry and not entry.expires or grant and grant.parked then
+    to_dead_letter(state, claim.task, claim, FAILED, now, claim.message)
+  end
+  shut(state, claim, now)
+end
+
 local function conclude(state, claim, outcome, held, now)
   -- It gave way: then no run of it was lost, for it is not to run again.
   local turn = find(state.grants, claim.task)
   if not (turn and turn.ending and turn.by) then turn = nil end
   held = held and not turn
-  if outcome == 'done' then
+  if outcome == 'done' or outcome == 'failed' then
+    if outcome == 'failed' and claim.shuts then fail(state, claim, now) end
     forget(state, claim.task)
     if claim.done_ttl > 0 and not state.done then
       mark_done(claim.done_ttl, now)

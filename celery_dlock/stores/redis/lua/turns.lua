@@ -60,7 +60,7 @@ local function wake(state, grant, now)
   if grant.gives_up and not grant.ending then
     again = math.min(again, math.max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
   end
-  grant.woken, grant.due, grant.taker = grant.woken + 1, again, nil
+  grant.woken, grant.due, grant.taker, grant.early = grant.woken + 1, again, nil, nil
 end
 
 local function wake_due(state, now, woken)

@@ -17,7 +17,9 @@ local function cancel()
     to_grant(state, entry, now, REVOKED)
   elseif turn and not turn.ending then
     turn.ending = REVOKED
-    if not turn.parked then turn.due = math.max(turn.due, now + GAVE_WAY) end
+    if turn.early then
+      turn.due = now
+    elseif not turn.parked then turn.due = math.max(turn.due, now + GAVE_WAY) end
   end
   return entry or turn
 end
@@ -41,13 +43,14 @@ end
 
 local function replay()
   local dead, message, cause = take_dead(task)
-  if dead and cause ~= RUNS_LOST and state.done then return false end
+  if dead and cause ~= RUNS_LOST and cause ~= FAILED and state.done then return false end
   redis.call('DEL', DONE)
   redis.call('HDEL', LOST, task)
   if dead and not kept({waiting = state.waiting, grants = state.grants}, task) then
     dead.task, dead.gives_up = task, 0
     leave_queue(state, task)  -- another delivery may have a place, or one reserved
-    insert(state, dead, now, behind_all(state), nil, message)
+    local rank = (cause == FAILED and before_all or behind_all)(state)
+    insert(state, dead, now, rank, nil, message)
   end
   return dead
 end
