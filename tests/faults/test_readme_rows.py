@@ -59,6 +59,7 @@ class Shop:
                 "result_backend": database(server, RESULTS),
                 "dlock_url": database(server, LOCKS),
                 "dlock_ttl": TTL,
+                "worker_prefetch_multiplier": 1,  # both workers have something to do
                 "task_track_started": True,  # a result says that it is parked
             },
         }
@@ -136,6 +137,7 @@ def alone(shop: Shop) -> None:
 
 def one_at_a_time(shop: Shop, row: str) -> None:
     first, second = shop.held(row), shop.call(row, 2)
+    until("the second waits", lambda: second.state == "RETRY")
     assert done(shop.call(row, 3, order_id=43)) == [3]  # another order is not kept off
     shop.kill_who_runs(unacknowledged=2)
     assert done(first, second) == [1, 2]
@@ -213,7 +215,7 @@ def only_the_last(shop: Shop, row: str) -> None:
 
 
 def limited(shop: Shop, row: str) -> None:
-    tenants = [f"tenant {number}" for number in range(8)] * 4
+    tenants = [f"tenant {number // 4}" for number in range(32)]
     sent = [shop.call(row, n, hold=True, tenant=tenant) for n, tenant in enumerate(tenants)]
     shop.journal.wait_for("start", count=20)
     shop.kill_who_runs(shop.ran("start")[-1], len(sent))
@@ -226,6 +228,7 @@ def limited(shop: Shop, row: str) -> None:
 def readers_or_a_writer(shop: Shop, row: str) -> None:
     readers = [shop.held(row, 1), shop.held(row, 2)]
     writer = shop.call("writer", 3)
+    until("the writer waits", lambda: writer.state == "RETRY")
     shop.kill_who_runs(unacknowledged=3)
     assert sorted(done(*readers, writer)) == sorted(shop.ran()) == [1, 2, 3]
     running = [sorted(entry["number"] for entry in now) for now in shop.at_once()]
