@@ -106,6 +106,12 @@ def entries(wanted: Wanted | Sequence[Wanted]) -> list[tuple[Key, Access]]:
 
 
 def _key(entry: Wanted) -> Key:
+    given: object = entry
+    if isinstance(given, type) and issubclass(given, Limit | Shared):  # it is callable, too
+        raise ConfigurationError(
+            "how a key is held is said by an object, such as Limit('mail', 3) or "
+            f"Shared('catalog'), got {quoted(entry)}"
+        )
     if not isinstance(entry, Limit | Shared):
         return entry
     key: object = entry.key
@@ -119,6 +125,21 @@ def _key(entry: Wanted) -> Key:
             "entries, as in [Limit('a', 3), Limit('b', 3)]"
         )
     return entry.key
+
+
+def listed_parents(parents: Key | Sequence[Key]) -> Sequence[Key]:
+    """*parents* as a list.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for one that says how it is held.
+    """
+    listed = [parents] if isinstance(parents, str) or not isinstance(parents, Sequence) else parents
+    for parent in listed:
+        if isinstance(parent, Limit | Shared):
+            raise ConfigurationError(
+                f"parents= has {quoted(parent)}: a parent is always held for reading; write its "
+                "key alone there, or the Limit or Shared in key="
+            )
+    return listed
 
 
 def check_alike(keys: Iterable[tuple[str, Access]]) -> None:

@@ -307,8 +307,15 @@ def signature_of(function: Callable[..., Any]) -> Signature:
     return inspect.signature(function)
 
 
-def check_callable(label: str, function: Callable[..., Any], signature: Signature) -> None:
-    """Refuse a callable that no call of the task would fit."""
+def check_callable(
+    label: str,
+    function: Callable[..., Any],
+    signature: Signature,
+    called: str = " as the task is,",
+) -> None:
+    """Refuse a callable that no call of the task would fit, or that has to be awaited."""
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"{label} is a coroutine function, and nobody awaits it")
     try:
         accepts = signature_of(function)
     except (TypeError, ValueError):
@@ -319,5 +326,5 @@ def check_callable(label: str, function: Callable[..., Any], signature: Signatur
     try:
         accepts.bind(*by_place, **by_name)
     except TypeError as exc:
-        how = f"is called as the task is, {signature}, which does not fit"
+        how = f"is called{called} {signature}, which does not fit"
         raise ConfigurationError(f"{label} {how}: {exc}") from exc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict, Unpack, get_args
@@ -19,6 +19,7 @@ from celery_dlock.core.access import (
     Wanted,
     checked_limit,
     entries,
+    listed_parents,
 )
 from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
@@ -66,6 +67,11 @@ class LockOptions(TypedDict, total=False):
 
 #: The names of all options, the key among them.
 OPTIONS = ("key", *LockOptions.__annotations__)
+
+#: What a policy's ``decide`` is called with.
+_CONTENTION = inspect.Signature(
+    [inspect.Parameter("contention", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+)
 
 #: How similar a name is to an option that counts as misspelt; for a name of three letters, where
 #: one wrong letter is a third. A "title" or a "parent_id" is the project's own.
@@ -239,23 +245,28 @@ class TaskWithLock(Protocol):
     def signature_from_request(self, *args: Any, **options: Any) -> Any: ...
 
 
-def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
+def refuse_misspelt(task: str, names: Iterable[str]) -> None:
     """Raise :exc:`ConfigurationError` if one of *names* is nearly an option of a lock, or one of
     another library's.
 
     Celery takes any name for one of the project's own: the lock would silently have its default.
     """
     for name in names:
-        refuse_foreign(f"task {task}", [name], prefix)
-        option = name.removeprefix(prefix)
-        cutoff = SIMILAR if len(option) > 3 else SIMILAR_IF_SHORT
-        matches = get_close_matches(option, (*OPTIONS, *WORDS), n=1, cutoff=cutoff)
-        if matches and option not in OPTIONS:
-            meant = HELD.get(matches[0], f"{{p}}{matches[0]}=").format(p=prefix)
+        refuse_foreign(f"task {task}", [name])
+        if meant := nearest_option(name, OPTIONS):
             raise ConfigurationError(
                 f"task {task}: {name}= is no option; did you mean {meant}? (A name "
                 "of the project's own has to be an attribute of its task class.)"
             )
+
+
+def nearest_option(name: str, options: Collection[str], prefix: str = "") -> str | None:
+    """How to write what *name*, which is none of the *options*, nearly is."""
+    cutoff = SIMILAR if len(name) > 3 else SIMILAR_IF_SHORT
+    matches = get_close_matches(name, (*options, *WORDS), n=1, cutoff=cutoff)
+    if not matches or name in options:
+        return None
+    return HELD.get(matches[0], f"{{p}}{matches[0]}=").format(p=prefix)
 
 
 def _split(
@@ -296,9 +307,10 @@ def _template(
 
 
 def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
-    if not callable(parents) and not parents:
+    listed = listed_parents(parents)
+    if not listed:
         return None
-    compiled = KeyTemplate.compile(parents, template.signature, default="")
+    compiled = KeyTemplate.compile(listed, template.signature, default="")
     for part in compiled.parts:
         if part in template.parts:
             raise ConfigurationError(f"{part.label!r} cannot be both a key and its own parent")
@@ -311,6 +323,7 @@ def _policy(
     on_contention: str | Policy, access: Sequence[Access], parents: KeyTemplate | None
 ) -> Policy:
     policy = policy_named(on_contention)
+    check_callable(f"{type(policy).__name__}.decide()", policy.decide, _CONTENTION, called=" with")
     is_alone = len(access) == 1 and access[0].mode is Mode.EXCLUSIVE and parents is None
     if replaces_running(policy) and not is_alone:
         raise ConfigurationError(

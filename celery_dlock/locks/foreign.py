@@ -6,7 +6,7 @@ options as they were would have a lock, and none of what they say.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from celery_dlock.errors import ConfigurationError
 
@@ -47,6 +47,10 @@ FOREIGN = {
         "max_wait= of a policy, as in {p}on_contention=Queue(max_wait=60), for how long to wait, "
         "and {p}ttl= for the length of the lease",
     ),
+    "max_hold": (
+        "the settings, as dlock_max_hold for lock() blocks",
+        "Celery's time_limit=, which ends a body that hangs",
+    ),
     "lock_timeout": ("other locks", "{p}ttl= for the length of the lease"),
     "expire": ("other locks", "{p}ttl= for the length of the lease"),
     "blocking": ("other locks", '{p}on_contention=, as "wait", "queue", "skip" or "fail"'),
@@ -54,15 +58,37 @@ FOREIGN = {
     **{option: ("other locks", instead) for option, instead in HELD.items()},
 }
 
+#: The same for ``lock()``: its options are others than those of a task.
+FOREIGN_TO_BLOCKS = {
+    **dict.fromkeys(
+        ("expire", "lock_timeout", "lock_expiry", "auto_release_time"),
+        ("other locks", "ttl= for the length of the lease, which is renewed while the block runs"),
+    ),
+    **dict.fromkeys(
+        ("blocking_timeout", "context_manager_timeout"),
+        ("other locks", "timeout= for how long to wait"),
+    ),
+    "blocking": ("other locks", "timeout=0, which asks once and does not wait"),
+    "on_contention": ("tasks", "timeout= for how long to wait, or 0 to ask once"),
+    "on_lost": ("tasks", "lease.check() in the block, or look at lease.lost"),
+    "max_wait": ("policies", "timeout= for how long to wait"),
+    "max_hold": ("the settings", "dlock_max_hold there, for all blocks"),
+    **{option: ("other locks", instead) for option, instead in HELD.items()},
+}
+
 
 def refuse_foreign(
-    subject: str, names: Iterable[str], prefix: str = "", libraries: Container[str] = ()
+    subject: str,
+    names: Iterable[str],
+    prefix: str = "",
+    libraries: Container[str] = (),
+    foreign: Mapping[str, tuple[str, str]] = FOREIGN,
 ) -> None:
     """Raise :exc:`~celery_dlock.ConfigurationError` about *subject* if one of *names* is an option
     of a library other than those of the task's base classes.
     """
     for name in names:
-        library, hint = FOREIGN.get(name) or FOREIGN.get(name.removeprefix(prefix), ("", ""))
+        library, hint = foreign.get(name) or foreign.get(name.removeprefix(prefix), ("", ""))
         if library and library not in libraries:
             raise ConfigurationError(
                 f"{subject}: {name}= is an option of {library}; write {hint.format(p=prefix)}"

@@ -8,9 +8,19 @@ from celery_dlock.policies.base import (
     Contention,
     Decision,
     GiveUp,
+    HolderInfo,
     Policy,
     RunLater,
     WaitHere,
 )
 
-__all__ = ["Complete", "Contention", "Decision", "GiveUp", "Policy", "RunLater", "WaitHere"]
+__all__ = [
+    "Complete",
+    "Contention",
+    "Decision",
+    "GiveUp",
+    "HolderInfo",
+    "Policy",
+    "RunLater",
+    "WaitHere",
+]

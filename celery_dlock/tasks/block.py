@@ -26,7 +26,7 @@ from typing import Any, TypedDict, Unpack
 
 from celery import current_app
 
-from celery_dlock.core.access import Access, Keys, WantedText, entries
+from celery_dlock.core.access import Access, Keys, WantedText, entries, listed_parents
 from celery_dlock.core.checks import duration, optional_duration, quoted
 from celery_dlock.core.edits import ask_with_limit, free
 from celery_dlock.core.keys import canonical
@@ -35,12 +35,16 @@ from celery_dlock.core.state import Mode, Outcome
 from celery_dlock.core.turns import drop_expired
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
 from celery_dlock.locks.current import holding
-from celery_dlock.locks.foreign import HELD, refuse_foreign
+from celery_dlock.locks.definition import nearest_option
+from celery_dlock.locks.foreign import FOREIGN_TO_BLOCKS, refuse_foreign
 from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.entered import Entered
 
 Begin = Callable[[], Acquisition]
+
+#: The options of a block.
+OPTIONS = ("key", "app", "ttl", "timeout", "parents")
 
 #: A field of a template, as in a text whose f or format() was forgotten.
 _FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
@@ -86,8 +90,10 @@ def lock(
     * :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
     """
     for name in unknown:
-        refuse_foreign("lock()", HELD.keys() & {name})
-        raise TypeError(f"lock() got an unexpected keyword argument {name!r}")
+        refuse_foreign("lock()", [name], foreign=FOREIGN_TO_BLOCKS)
+        meant = nearest_option(name, OPTIONS)
+        hint = f"did you mean {meant}?" if meant else f"known: {', '.join(OPTIONS)}"
+        raise ConfigurationError(f"lock(): {name}= is no option; {hint}")
     listed = entries(key)
     if any(access.function for _, access in listed):
         raise ConfigurationError(
@@ -100,7 +106,7 @@ def lock(
     app = app or current_app
     keys = Keys.of(
         [(_literal(text), access) for text, access in listed],
-        map(_literal, [parents] if isinstance(parents, str) else parents),
+        map(_literal, listed_parents(parents)),
     )
     begin = partial(
         Acquisition.begin,

@@ -10,7 +10,8 @@ from celery import Task
 from celery.local import Proxy
 
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.locks.definition import OPTIONS
+from celery_dlock.locks.definition import OPTIONS, nearest_option
+from celery_dlock.locks.foreign import refuse_foreign
 
 #: The tasks of Celery that call another one for each item.
 CALL_EACH = frozenset({"celery.map", "celery.starmap"})
@@ -81,6 +82,24 @@ def refuse_strategy(task: str, task_class: type, locked: type) -> None:
                 "worker does with messages, and a lock for each message does not go with it. Keep "
                 "the task without a lock, and use `with lock(...)` in its body"
             )
+
+
+def refuse_misspelt_attribute(task: type, name: str, locked: type) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` for an attribute of *task* or of a base that is
+    nearly an option, and of one that is *locked* also for another library's.
+
+    The class that an application gives to all its tasks may have those of another lock.
+    """
+    for base in task.__mro__:
+        names = vars(base).keys() - vars(locked).keys()
+        for attribute in sorted(each for each in names if each.startswith(LOCK)):
+            if issubclass(base, locked):
+                refuse_foreign(f"task {name}", [attribute], LOCK)
+            if meant := nearest_option(attribute.removeprefix(LOCK), OPTIONS, LOCK):
+                of = "" if base is task else f" (It is an attribute of {base.__name__}.)"
+                raise ConfigurationError(
+                    f"task {name}: {attribute}= is no option; did you mean {meant}?{of}"
+                )
 
 
 def refuse_without_prefix(task: type, name: str) -> None:

@@ -32,7 +32,7 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from celery_dlock.locks.current import current_lease, held_term
-from celery_dlock.locks.definition import OPTIONS, Definition, refuse_misspelt
+from celery_dlock.locks.definition import OPTIONS, Definition
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.headers import EXECUTION, RETRY_STORED, step_of
 from celery_dlock.publishing.call import Call, marked
@@ -44,6 +44,7 @@ from celery_dlock.tasks.mistakes import (
     given_to_celery,
     refuse_coroutine,
     refuse_each,
+    refuse_misspelt_attribute,
     refuse_strategy,
     refuse_without_prefix,
 )
@@ -143,9 +144,7 @@ class LockedTask(TypedTask[P, R_co]):
         refuse_strategy(cls.name, cls, LockedTask)
         if cls.body_owner() is Task:
             refuse_coroutine(cls.name, cls.run)
-        names = {name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)}
-        names = {name for name in names if name.startswith(LOCK)} - vars(LockedTask).keys()
-        refuse_misspelt(cls.name, sorted(names), LOCK)
+        refuse_misspelt_attribute(cls, cls.name, LockedTask)
         refuse_without_prefix(cls, cls.name)
         packages = {c.__module__.partition(".")[0].replace("_", "-") for c in cls.__mro__}
         refuse_foreign(f"task {cls.name}", given_to_celery(cls), LOCK, packages)

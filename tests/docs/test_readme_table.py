@@ -15,6 +15,8 @@ from click.testing import CliRunner
 import celery_dlock
 from celery_dlock import fencing
 from celery_dlock.testing import in_memory, inline_worker
+from tests.faults.test_readme_rows import ELSEWHERE, SCENES
+from tests.services import readme
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 TABLE = (
@@ -71,3 +73,9 @@ def test_a_command_that_is_written_so_exists(line: str) -> None:
     shown = CliRunner().invoke(celery_command, [*arguments, "--help"])
 
     assert shown.exit_code == 0
+
+
+def test_each_row_is_run_with_two_workers_and_a_kill() -> None:
+    assert {*readme.ROWS, *readme.POLICIES} == {*SCENES, *ELSEWHERE}
+    for file, test in ELSEWHERE.values():
+        assert f"def {test}(" in (README.parent / file).read_text()

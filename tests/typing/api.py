@@ -9,6 +9,9 @@ from typing import Any, assert_type
 
 from celery_dlock import (
     INJECTED,
+    BackendUnavailable,
+    ConfigurationError,
+    DLockError,
     Fail,
     FullJitter,
     Lease,
@@ -30,7 +33,16 @@ from celery_dlock import (
     testing,
 )
 from celery_dlock.fencing import redis as redis_fence
-from celery_dlock.policies import Complete, Contention, Decision, GiveUp, Policy, RunLater, WaitHere
+from celery_dlock.policies import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    HolderInfo,
+    Policy,
+    RunLater,
+    WaitHere,
+)
 
 app: Any = None  # a Celery, which has no types
 
@@ -108,7 +120,6 @@ by_hand = lock("order:42", app=app, timeout=5)
 assert_type(by_hand.acquire(), Lease)
 by_hand.release()
 assert_type(by_hand.locked(), bool)
-lock("order:42", on_lost="raise")  # type: ignore[call-arg]
 assert_type(current_lease(default=None), Lease | None)
 assert_type(current_lease(None), Lease | None)
 plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)
@@ -131,6 +142,10 @@ class Mine:
         assert_type(contention.attempt, int)
         assert_type(contention.waited, float)
         assert_type(contention.waiting, int)
+        assert_type(contention.full, bool)
+        assert_type(contention.opens_in, float)
+        assert_type(contention.hold, str)
+        assert_type(contention.holder, HolderInfo | None)
         if contention.holder is None:
             return RunLater(countdown=1)
         assert_type(contention.holder.task_id, str)
@@ -149,14 +164,22 @@ policies: list[Policy] = [
 decision: Decision = Complete({"skipped": True}, then="stop")
 
 
-def errors(contended: LockContended, timeout: LockTimeout, stale: StaleFencingToken) -> None:
+def errors(
+    contended: LockContended, timeout: LockTimeout, lost: LockLost, stale: StaleFencingToken
+) -> TimeoutError:
     assert_type(contended.key, str)
     assert_type(contended.holder, str | None)
     assert_type(contended.seconds_left, float)
+    assert_type(contended.hold, str)
     assert_type(timeout.waited, float)
+    assert_type(lost.key, str)
+    assert_type(lost.reason, str)
+    of_celery_dlock: list[DLockError] = [contended, timeout, lost, stale]
+    of_celery_dlock += [ConfigurationError("wrong"), BackendUnavailable("away")]
     assert_type(stale.resource, str)
     assert_type(stale.mine, int)
     assert_type(stale.seen, int | None)
+    return timeout
 
 
 def write(connection: sqlite3.Connection, lease: Lease) -> None:
@@ -177,20 +200,8 @@ def late_holder() -> None:
         assert_type(clock, testing.ManualClock)
 
 
-# What must not pass; an ignore that is not needed is an error too.
-locked_task("key", ttl="30")  # type: ignore[call-overload]
-locked_task([Limit("key", "3")])  # type: ignore[arg-type]
-locked_task([Shared(7)])  # type: ignore[arg-type]
-locked_task("key", on_lost="abrot")  # type: ignore[call-overload]
-locked_task("key", parents=[7])  # type: ignore[list-item]
-locked_task("key", cooldwon=60)  # type: ignore[call-overload]
-locked_task("key", bind=True, cooldwon=60)  # type: ignore[call-overload]
+# What must not pass, beside ``misuses.py``; an ignore that is not needed is an error too.
 locked_task("key", lock_ttl=60)  # type: ignore[call-overload]
 locked_task("key", acks_late="yes")  # type: ignore[call-overload]
 locked_task("key", team="billing")  # type: ignore[call-overload]
-lock("order:42", cooldwon=60)  # type: ignore[call-arg]
-lock("order:42", max_hold=60)  # type: ignore[call-arg]
-lock(Limit("order:42", "3"))  # type: ignore[arg-type]
-lock(target_key)  # type: ignore[arg-type]
-Skip(then="perhaps")  # type: ignore[arg-type]
 fencing.admit(None, fencing_token=7)  # type: ignore[call-overload]

@@ -11,8 +11,36 @@ from typing import Any, assert_type
 
 from celery import Celery
 
-from celery_dlock import INJECTED, Lease, Limit, LockedTask, Shared, Skip, lock, locked_task
-from celery_dlock.policies import Policy
+from celery_dlock import (
+    INJECTED,
+    Debounce,
+    Fail,
+    FullJitter,
+    Lease,
+    Limit,
+    LockedTask,
+    Queue,
+    Replace,
+    Reschedule,
+    Shared,
+    Skip,
+    Unique,
+    Wait,
+    current_lease,
+    idempotency_key,
+    lock,
+    locked_task,
+)
+from celery_dlock.policies import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    HolderInfo,
+    Policy,
+    RunLater,
+    WaitHere,
+)
 
 app = Celery("shop")
 
@@ -80,7 +108,95 @@ def reading(self: LockedTask, tenant: str) -> str:
     return tenant
 
 
+@locked_task()
+def alone() -> None: ...
+
+
+@locked_task("order:{order_id}", app=app, bind=True)
+async def fetched(self: LockedTask, order_id: int) -> str:
+    async with lock("stock", app=app) as lease:
+        assert_type(await lock("stock").alocked(), bool)
+        return lease.key
+
+
+@locked_task("order:{order_id}", acks_late=True, reject_on_worker_lost=True, time_limit=300)
+def charge_once(order_id: int) -> str:
+    assert_type(current_lease(), Lease)
+    assert_type(current_lease(default=None), Lease | None)
+    return idempotency_key("charge")
+
+
+def work(order_id: int, tenant: str = "") -> str:
+    return tenant
+
+
+def key_of(order_id: int, tenant: str = "") -> str:
+    return f"order:{order_id}"
+
+
+class SkipWhenLate:
+    """A policy of the shop's own."""
+
+    def decide(self, contention: Contention) -> Decision:
+        holder: HolderInfo | None = contention.holder
+        if holder is None:
+            return RunLater(countdown=1)
+        if contention.attempt > 3:
+            return GiveUp(TimeoutError(holder.task_id))
+        return Complete({"late": True}, then="continue") if contention.full else WaitHere(0.5)
+
+    def patience(self, attempt: int) -> float:
+        return 1.0
+
+
+def each_line_of_the_interface() -> None:
+    assert_type(locked_task("order:{order_id}")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", on_contention="reschedule")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", on_contention="queue")(work)(42), str)
+    assert_type(locked_task("report", on_contention="skip")(work)(42), str)
+    assert_type(locked_task("report", on_contention="fail")(work)(42), str)
+    assert_type(locked_task("report", on_contention="wait")(work)(42), str)
+    assert_type(locked_task("index", on_contention="replace")(work)(42), str)
+    assert_type(locked_task(Limit("tenant:{tenant}", 3))(work)(42), str)
+    assert_type(locked_task(Limit(key_of, n=3, cooldown=None))(work)(42), str)
+    assert_type(locked_task([Shared(key_of), "report", key_of])(work)(42), str)
+    assert_type(locked_task(key=key_of)(work)(42), str)
+    assert_type(locked_task(None, ttl=None)(work)(42), str)
+    assert_type(locked_task("order:{order_id}", unique="done")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", unique="start")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", unique=None)(work)(42), str)
+    assert_type(locked_task("order:{order_id}", unique=Debounce(10, 60))(work)(42), str)
+    by_tenant = Debounce(delay=10, max_delay=60, by="{tenant}")
+    assert_type(locked_task("order:{order_id}", unique=by_tenant)(work)(42), str)
+    of_key = Unique(until="done", by=key_of, period=None, ttl=86400)
+    assert_type(locked_task("order:{order_id}", unique=of_key)(work)(42), str)
+    assert_type(locked_task("order:{order_id}", parents="orders")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", parents=["orders", key_of])(work)(42), str)
+    assert_type(locked_task("order:{order_id}", reserve="retry")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", reserve="chain")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", reserve=None)(work)(42), str)
+    assert_type(locked_task("order:{order_id}", on_lost="flag")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", on_lost="abort")(work)(42), str)
+
+
+#: Each policy with all of its options.
+POLICIES: list[Policy] = [
+    Queue(max_waiting=None, overflow="fail", max_wait=86400, keep=False),
+    Queue(max_waiting=3, overflow="drop_oldest", max_wait=None, keep=True),
+    Queue(overflow="drop_newest"),
+    Reschedule(backoff=FullJitter(base=0.1, cap=5), max_attempts=3, max_wait=None),
+    Replace(running=True, max_wait=86400),
+    Skip(then="continue"),
+    Fail(),
+    Wait(timeout=2),
+    SkipWhenLate(),
+]
+
+
 def call_them() -> None:
+    assert_type(alone(), None)
+    assert_type(fetched.delay(42).is_duplicate, bool)
+    assert_type(charge_once(42), str)
     assert_type(three("acme"), None)
     assert_type(by_plan("acme"), int)
     assert_type(reading("acme"), str)
@@ -117,24 +233,6 @@ def not_like_this() -> None:
     transfer.delay("a", "b", amount="5")  # type: ignore[arg-type]
     again.delay("42")  # type: ignore[arg-type]
     nightly(7)  # type: ignore[arg-type]
-    locked_task("key", on_contention="quue")  # type: ignore[call-overload]
-    locked_task("key", ttl="30")  # type: ignore[call-overload]
-    locked_task("key", cooldwon=60)  # type: ignore[call-overload]
-    locked_task("key", acks_late="yes")  # type: ignore[call-overload]
-    locked_task("key", limit=3)  # type: ignore[call-overload]
-    locked_task("key", shared=True)  # type: ignore[call-overload]
-    locked_task("key", cooldown=60)  # type: ignore[call-overload]
-    Limit("key")  # type: ignore[call-arg]
-    Limit("key", "3")  # type: ignore[arg-type]
-    Limit("key", 3, cooldown="60")  # type: ignore[arg-type]
-    Limit(["a", "b"], 3)  # type: ignore[arg-type]
-    Limit(Shared("key"), 3)  # type: ignore[arg-type]
-    Shared("key", cooldown=60)  # type: ignore[call-arg]
-    Shared(Limit("key", 3))  # type: ignore[arg-type]
-    lock("order:42", cooldwon=60)  # type: ignore[call-arg]
-    lock("order:42", limit=3)  # type: ignore[call-arg]
-    lock("order:42", shared=True)  # type: ignore[call-arg]
-    lock(plan)  # type: ignore[arg-type]
 
 
 class Alerting(LockedTask):
@@ -157,7 +255,7 @@ def refund(order_id: int) -> int:
 async def in_a_request() -> int:
     async with lock([Limit("mail", 100, cooldown=60), Shared("catalog")], app=app):
         pass
-    async with lock("order:42", app=app) as lease:
+    async with lock("order:42", app=app, ttl=None, timeout=5.0, parents=()) as lease:
         return lease.fencing_token
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from celery_dlock import ConfigurationError, FullJitter, Limit, Queue, Replace, Reschedule, Wait
+from celery_dlock import ConfigurationError, Limit, Replace, Reschedule, Wait
 from celery_dlock.core.access import Access
 from celery_dlock.core.checks import LONGEST_DURATION, did_you_mean, duration, quoted
 
@@ -45,29 +42,6 @@ def test_what_is_no_duration_and_what_is_no_limit_is_quoted() -> None:
         duration("ttl", "soon")
     with pytest.raises(ConfigurationError, match=r"got 0$"):
         Access.of(Limit("k", 0))
-
-
-@pytest.mark.parametrize(
-    ("policy", "option", "value"),
-    [
-        (Reschedule, "backoff", 5),
-        (Reschedule, "backoff", FullJitter),
-        (Reschedule, "max_attempts", "3"),
-        (Reschedule, "max_attempts", -1),
-        (Reschedule, "max_wait", "1h"),
-        (Reschedule, "max_wait", -1),
-        (Queue, "max_wait", "1h"),
-        (Replace, "max_wait", "1h"),
-        (Replace, "running", "yes"),
-        (Wait, "timeout", "5"),
-        (Wait, "timeout", float("inf")),
-    ],
-)
-def test_an_option_that_cannot_be_meant_is_named(
-    policy: Callable[..., Any], option: str, value: Any
-) -> None:
-    with pytest.raises(ConfigurationError, match=option):
-        policy(**{option: value})
 
 
 def test_no_wait_at_all_and_wait_without_end_may_be_meant() -> None:

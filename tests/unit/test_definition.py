@@ -1,10 +1,12 @@
-"""What is wrong about a task's lock is found when the task is defined, never by a message."""
+"""What is wrong about a task's lock is found when the task is defined, never by a message.
+
+What is written in one line is in ``tests/unit/test_misuses.py``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import sys
 from inspect import isroutine, signature
 from types import SimpleNamespace
@@ -18,116 +20,14 @@ from celery_dlock import (
     Lease,
     Limit,
     LockedTask,
-    Replace,
-    Reschedule,
     Shared,
     locked_task,
 )
 from celery_dlock.locks.definition import Definition
 from celery_dlock.tasks.typed import TaskOptions
 
-NEWEST = Replace(running=True)
-
 
 def body(order: str, amount: int = 1) -> None: ...
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown parameter": ({"key": "order:{oder}"}, "oder"),
-    "unknown parameter in a list": ({"key": ["order:{order}", "{nobody}"]}, "nobody"),
-    "empty key": ({"key": ""}, "empty"),
-    "no keys": ({"key": []}, "at least one key"),
-    "key of another kind": ({"key": 7}, "template or a callable"),
-    "callable that does not fit": ({"key": lambda one, two, three: one}, "does not fit"),
-    "stray brace": ({"key": "order:{order"}, "brace"),
-    "ttl of 0": ({"key": "k", "ttl": 0}, "ttl"),
-    "negative ttl": ({"key": "k", "ttl": -1.0}, "ttl"),
-    "endless ttl": ({"key": "k", "ttl": math.inf}, "ttl"),
-    "ttl that is no number": ({"key": "k", "ttl": math.nan}, "ttl"),
-    "ttl in words": ({"key": "k", "ttl": "30"}, "ttl"),
-    "limit of 0": (
-        {"key": Limit("k", 0)},
-        r"n of Limit\(key='k', n=0, cooldown=None\) says how many tasks may hold the key at once: "
-        "it is a number from 1 to 1,000,000, or in a task a function of its arguments .*, got 0$",
-    ),
-    "negative limit": ({"key": [Limit("k", -1)]}, "got -1$"),
-    "limit that is true": ({"key": Limit("k", True)}, "got True$"),
-    "half a holder": ({"key": Limit("k", 1.5)}, "got 1.5$"),  # type: ignore[arg-type]
-    "limit that is none": ({"key": Limit("k", None)}, "got None$"),  # type: ignore[arg-type]
-    "cooldown of 0": (
-        {"key": ["a", Limit("k", 2, cooldown=0)]},
-        r"cooldown of Limit\(key='k', n=2, cooldown=0\) must be a number of seconds .*, got 0$",
-    ),
-    "negative cooldown": ({"key": Limit("k", 1, -1)}, "cooldown of .*, got -1$"),
-    "cooldown in words": ({"key": Limit("k", 1, "1h")}, "cooldown of .*, got '1h'$"),  # type: ignore[arg-type]
-    "cooldown that is true": ({"key": Limit("k", 1, True)}, "cooldown of .*, got True$"),
-    "a limit of readers": (
-        {"key": Limit(Shared("k"), 2)},  # type: ignore[arg-type]
-        r"Limit\(key=Shared\(key='k'\), .*: a key is held in one way; write Limit or Shared, with",
-    ),
-    "readers of a limit": ({"key": [Shared(Limit("k", 2))]}, r"Shared\(key=Limit\(.*: a key is"),  # type: ignore[arg-type]
-    "a limit of two keys": (
-        {"key": Limit(["k", "l"], 2)},  # type: ignore[arg-type]
-        r"Limit\(key=\['k', 'l'\], .*: .* the list around the entries, as in \[Limit\('a', 3\),",
-    ),
-    "readers of two keys": ({"key": Shared(("k", "l"))}, "the list around the entries"),  # type: ignore[arg-type]
-    "the newest of two slots": ({"key": Limit("k", 2), "on_contention": NEWEST}, "one key alone"),
-    "the newest reader": ({"key": Shared("k"), "on_contention": NEWEST}, "one key alone"),
-    "the newest of two keys": ({"key": ["k", "l"], "on_contention": NEWEST}, "one key alone"),
-    "the newest child": ({"key": "k", "on_contention": NEWEST, "parents": "p"}, "one key alone"),
-    "one key in two ways": (
-        {"key": [Limit("{order}", 3), "{order}"]},
-        "'{order}' is given twice: a key has one entry, which says how it is held; keep one",
-    ),
-    "one key in one way, twice": ({"key": ["{order}", "{order}"]}, "'{order}' is given twice"),
-    "a limit of another kind": ({"key": [Limit(7, 3)]}, "template or a callable"),  # type: ignore[arg-type]
-    "unknown parameter in a limit": ({"key": [Limit("{oder}", 3)]}, "oder"),
-    "a limit as a parent": ({"key": "k", "parents": [Limit("p", 3)]}, "template or a callable"),
-    "a parent of itself": ({"key": "k", "parents": ["k"]}, "'k' cannot be both a key and its own"),
-    "a parent that is its name": ({"key": None, "parents": "charge"}, "its own parent"),
-    "a parent twice": ({"key": "k", "parents": ["a:{order}", "a:{order}"]}, "twice"),
-    "an empty parent": ({"key": "k", "parents": [""]}, "empty"),
-    "unknown parameter in a parent": ({"key": "k", "parents": ["a:{oder}"]}, "oder"),
-    "parent of another kind": ({"key": "k", "parents": [7]}, "template or a callable"),
-    "parents of another kind": ({"key": "k", "parents": 7}, "template or a callable"),
-    "unknown policy": ({"key": "k", "on_contention": "rescheduel"}, "'reschedule'"),
-    "no policy": ({"key": "k", "on_contention": 7}, "decide"),
-    "unknown on_lost": ({"key": "k", "on_lost": "abrot"}, "'flag' or 'abort', got 'abrot'"),
-    "unknown reserve": ({"key": "k", "reserve": "retries"}, "'retry' or 'chain', got 'retries'"),
-    "a reserve that is true": ({"key": "k", "reserve": True}, "or 'chain', got True"),
-    "a reader that reserves": ({"key": Shared("k"), "reserve": "retry"}, "read lock"),
-    "no on_lost": ({"key": "k", "on_lost": None}, "'flag' or 'abort', got None"),
-    "a parent, not parents": ({"key": "k", "parent": "orders"}, "did you mean (lock_)?parents=?"),
-    "keys, not a list in key": ({"keys": ["a", "b"]}, "did you mean (lock_)?key=?"),
-    "limit misspelt": ({"key": "k", "limti": 3}, r"mean (lock_)?key=Limit\(.mail., 3\)\?"),
-    "shared misspelt": ({"key": "k", "share": True}, r"mean (lock_)?key=Shared\(.catalog.\)\?"),
-    "cooldown misspelt": ({"key": "k", "cooldwon": 9}, r"mean (lock_)?key=Limit\(.*cooldown=60\)"),
-    "ttl misspelt": ({"key": "k", "tll": 30}, "did you mean (lock_)?ttl=?"),
-    "on_contention misspelt": ({"key": "k", "on_contetion": "skip"}, "(lock_)?on_contention=?"),
-    "a policy's class": ({"key": "k", "on_contention": Reschedule}, "decide"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_the_decorator_refuses(app: Celery, what: str) -> None:
-    options, said = WRONG[what]
-
-    with pytest.raises(ConfigurationError, match=said) as caught:
-        locked_task(app=app, name="charge", **options)(body)
-
-    assert str(caught.value).startswith("task charge: ")
-
-
-def test_with_base_finalizing_the_app_refuses() -> None:
-    for options, said in WRONG.values():
-        ours = {f"lock_{name}": value for name, value in options.items()}
-        app = Celery("unit", set_as_current=False, broker="memory://")
-        app.task(base=LockedTask, name="charge", shared=False, **ours)(body)
-
-        with pytest.raises(ConfigurationError, match=said) as caught:
-            app.finalize()
-
-        assert str(caught.value).startswith("task charge: ")
 
 
 def test_all_that_celery_takes_is_handed_on_and_what_a_project_has_of_its_own(app: Celery) -> None:

@@ -11,10 +11,11 @@ import pytest
 from celery import Celery
 
 import celery_dlock
-from celery_dlock import ConfigurationError, LockedTask, Queue, lock, locked_task
+from celery_dlock import ConfigurationError, LockedTask, lock, locked_task
 from celery_dlock.locks.definition import OPTIONS
-from celery_dlock.locks.foreign import FOREIGN, HELD
+from celery_dlock.locks.foreign import FOREIGN, FOREIGN_TO_BLOCKS, HELD
 from celery_dlock.runtime import forget, runtime
+from celery_dlock.tasks.block import OPTIONS as OPTIONS_OF_BLOCKS
 from celery_dlock.worker.startup import check_decorators
 
 
@@ -102,10 +103,6 @@ def test_several_keys_are_written_as_a_list(app: Celery) -> None:
     assert error(lambda: made(app, "a", key="b")) == said
 
 
-def test_a_class_of_a_policy_is_called_first(app: Celery) -> None:
-    assert error(lambda: made(app, on_contention=Queue)).endswith("; add (): Queue()")
-
-
 @pytest.mark.parametrize("bare", [True, False])
 def test_a_task_is_made_by_one_decorator(app: Celery, bare: bool) -> None:
     inner = app.task(charge)
@@ -159,6 +156,13 @@ def test_what_is_no_key_is_named(app: Celery, key: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("name", FOREIGN_TO_BLOCKS)
+def test_what_an_answer_about_a_block_says_to_write_is_an_option_of_it(name: str) -> None:
+    hint = FOREIGN_TO_BLOCKS[name][1]
+    outside_objects = re.sub(r"\(.*\)", "", hint.format(p=""))
+    assert set(re.findall(r"(\w+)=", outside_objects)) <= set(OPTIONS_OF_BLOCKS)
+
+
 @pytest.mark.parametrize("name", HELD)
 def test_how_a_block_holds_its_key_is_said_by_the_key(app: Celery, name: str) -> None:
     said = error(lambda: lock("order:42", app=app, **{name: 3}))  # type: ignore[arg-type]
@@ -185,12 +189,6 @@ def test_a_word_that_celery_takes_as_well_is_never_taken_for_celerys(app: Celery
     app.task_cls = "celery_dlock:LockedTask"
 
     assert "write key=Shared(" in error(lambda: made(app, "order:{order_id}", shared=True))
-
-
-@pytest.mark.parametrize("name", ["cooldwon", "max_hold", "on_lost"])
-def test_what_is_no_option_of_a_lock_is_named(app: Celery, name: str) -> None:
-    said = error(lambda: lock("order:42", app=app, **{name: 5}), TypeError)  # type: ignore[arg-type]
-    assert said == f"lock() got an unexpected keyword argument '{name}'"
 
 
 @pytest.mark.parametrize("option", ["nonsense=tiger", "socket_timeout=tiger"])

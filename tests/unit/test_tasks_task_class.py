@@ -214,3 +214,34 @@ def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool, k
     assert (theirs.label, theirs.ttl, theirs.access[0].limit) == ("tenants", 60, 5)
     assert (own.label, own.ttl, own.access[0].limit) == ("order:{order}", 10, 1)
     assert (theirs.policy, own.policy) == (Queue(), Skip())
+
+
+@pytest.mark.parametrize("kind", [LockedTask, Task])
+@pytest.mark.parametrize("based", [False, True])
+@pytest.mark.parametrize(
+    ("attribute", "ours"), [("lock_tll", "lock_ttl="), ("lock_limit", "lock_key=Limit(")]
+)
+def test_what_a_class_misspells_is_an_error_when_the_task_is_made(
+    application: Make, kind: Any, based: bool, attribute: str, ours: str
+) -> None:
+    class Ours(kind):  # type: ignore[misc]
+        abstract = True
+
+    setattr(Ours, attribute, 3)
+    app = application() if based else application(task_cls=Ours)
+    options: dict[str, Any] = {"base": Ours} if based else {}
+    locked_task("order:{order}", name="charge", app=app, **options)(charge)
+
+    with pytest.raises(ConfigurationError, match=rf"^task [\w.]+: {attribute}= is ") as caught:
+        app.finalize()
+    assert ours in str(caught.value)
+
+
+def test_an_applications_class_may_have_options_of_its_other_lock(application: Make) -> None:
+    class Ours(Task):  # type: ignore[misc]
+        lock_timeout = 60
+
+    app = application(task_cls=Ours)
+    locked_task("order:{order}", name="charge", app=app)(charge)
+
+    assert called(app) == "42"
