@@ -56,10 +56,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "limit that is none": ({"key": Limit("k", None)}, "got None$"),  # type: ignore[arg-type]
     "cooldown of 0": (
         {"key": ["a", Limit("k", 2, cooldown=0)]},
-        r"cooldown of Limit\(key='k', n=2, cooldown=0\) must be a number of seconds .*, got 0$",
+        r"cooldown of Limit\(key='k', n=2, cooldown=0\) must be 0.001 s or more, got 0$",
     ),
     "negative cooldown": ({"key": Limit("k", 1, -1)}, "cooldown of .*, got -1$"),
-    "cooldown in words": ({"key": Limit("k", 1, "1h")}, "cooldown of .*, got '1h'$"),  # type: ignore[arg-type]
+    "cooldown in words": ({"key": Limit("k", 1, "1h")}, "cooldown of .*, got '1h': write 3600$"),  # type: ignore[arg-type]
     "cooldown that is true": ({"key": Limit("k", 1, True)}, "cooldown of .*, got True$"),
     "a limit of readers": (
         {"key": Limit(Shared("k"), 2)},  # type: ignore[arg-type]
