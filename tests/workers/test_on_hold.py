@@ -68,7 +68,7 @@ def test_who_queues_waits_until_it_ends(desk: Desk, caplog: pytest.LogCaptureFix
     desk.deliver_all()
 
     assert desk.result(sent.id).result == 42
-    waits = f"was refused and waits in the queue of {KEY!r}, which was on hold, by {WHO}"
+    waits = f"was refused and parked at {KEY!r}, which was on hold, by {WHO}"
     assert f"Task charge[{sent.id}] {waits}" in caplog.text
     (event,) = desk.happened(Parked)
     assert (event.holder, event.by, event.hold) == (None, "", WHO)
