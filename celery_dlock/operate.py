@@ -88,9 +88,9 @@ def release(key: str, holder: Held | OnHold, *, app: Any = None) -> bool:
 def cancel(task_id: str, *, app: Any = None) -> bool:
     """Cancel a task that waits in the store, and end its unique claim; ``False`` if it has neither.
 
-    The task ends as revoked; where a key is only kept for it, as for a retry, that is free at once,
-    and the task ends when it comes. A running body goes on, and another message in the broker is
-    not reached.
+    The task ends as revoked. A key that is only reserved for it, as for a retry, is released at
+    once, and the task ends when its message comes. A running body goes on, and another message in
+    the broker is not reached.
     """
     app = app or current_app
     ended = [actions.cancel(app, message) for message in actions.find(app, [task_id])]

@@ -124,7 +124,10 @@ def _refuse_unknown(conf: Any) -> None:
 
 def _url(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{name} must be the URL of a lock store")
+        example = "such as redis://localhost:6379/2"
+        raise ConfigurationError(
+            f"{name} must be the URL of a lock store, {example}, got {quoted(value)}"
+        )
     return value
 
 

@@ -193,7 +193,8 @@ def _checked(app: Any) -> type[FencedScheduler]:
     with naming(app):
         if Trait.MULTI_PROCESS not in locks.backend.traits:
             raise ConfigurationError(
-                "beat -S dlock needs a lock store that other processes see: every beat would lead"
+                "beat -S dlock needs a lock store that other processes see: with this dlock_url "
+                "every beat would lead"
             )
         noting(locks.backend)
         return fenced(locks.settings.beat_scheduler)

@@ -49,7 +49,11 @@ from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
 
 #: Said beside what cannot be cancelled.
-NO_BROADCAST = "; this broker broadcasts nothing, so `celery control revoke` reaches no worker"
+REVOKE = "it may run, or be at the broker: `celery control revoke {}`"
+NO_BROADCAST = (
+    "it may run, or be at the broker, which broadcasts nothing: `celery control revoke` reaches no "
+    "worker"
+)
 
 #: Said of what cannot be replayed.
 EXPIRED = "has expired: a worker would discard it, so it stays where it is"
@@ -59,7 +63,9 @@ REPLAYED = "is no longer a dead letter: it has run, was replayed or discarded"
 yes_option: Option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command, short_help="Take a key from its holder, or open one on hold or cooling down."
+)
 @click.argument("key", shell_complete=keys)
 @click.option("--token", type=click.IntRange(1), help="Only the holder with this token.")
 @click.option("--owner", help="Only this holder; `ls --json` shows its owner.")
@@ -217,19 +223,19 @@ def _holders(details: KeyDetails) -> Table:
     return table(*columns, rows=rows)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="End a parked task, and the unique claim of a unique one.")
 @click.argument("task_id", shell_complete=waiting_tasks)
 @yes_option
 @for_programs
 @click.pass_context
 def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -> None:
-    """Cancel TASK_ID, which waits in the lock store: it ends as revoked.
+    """Cancel TASK_ID, which is parked in the lock store: it ends as revoked.
 
-    A key that is kept for it, as for a retry, is free at once, and it ends when it comes.
-    A running body is not stopped, and a message in the broker is not reached: for those use
-    `celery control revoke`, which needs a broker that broadcasts. If the task is unique its claim
-    ends in any case, and the next call is published. Exits with 1 if no message of it waits and no
-    claim was ended.
+    A key that is reserved for it, as for a retry, is released at once, and the task ends when its
+    message comes. A running body is not stopped, and a message in the broker is not reached: for
+    those use `celery control revoke`, which needs a broker that broadcasts. If the task is unique
+    its unique claim ends in any case, and the next call is published. Exits with 1 if no message of
+    it waits and no unique claim was ended.
     """
     app = app_of(ctx)
     messages = actions.find(app, [task_id])
@@ -240,20 +246,21 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
         question = f"Cancel {shown(task_id)}, which waits for {queues}?"
         agreed(question, yes=yes, for_programs=for_programs)
     elif claims:
-        question = f"End the claim of {shown(task_id)} on {', '.join(names)}?"
+        question = f"End the unique claim of {shown(task_id)}, {', '.join(names)}?"
         agreed(question, yes=yes, for_programs=for_programs)
     about = {"task_id": task_id, "claims": [entry.claim for entry in claims]}
     with _document(about, "messages", for_programs=for_programs) as done:
         if not messages and not claims:
-            hint = "" if actions.broadcasts(app) else NO_BROADCAST
+            hint = REVOKE.format(shown(task_id)) if actions.broadcasts(app) else NO_BROADCAST
             raise click.ClickException(
-                f"no message of {shown(task_id)} waits in the lock store, and no key is kept for it"
-                f"{hint}"
+                f"no message of {shown(task_id)} waits in the lock store, and no key is reserved "
+                f"for it; {hint}"
             )
         for claim in claims:
             end(app, claim)
         if claims and not for_programs:
-            click.echo(f"the claim has ended: the next call of {', '.join(names)} is published")
+            ended = f"the unique claim has ended: the next call of {', '.join(names)} is published"
+            click.echo(ended)
         for message in messages:
             cancelled = _said(
                 actions.cancel(app, message),
@@ -268,12 +275,13 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
 def _ends(message: actions.Message) -> str:
     if message.is_elsewhere:
         return (
-            f"{shown(message.key)} is free; {shown(message.task_id)} ends as revoked when it comes"
+            f"{shown(message.key)} is released; {shown(message.task_id)} ends as revoked when its "
+            "message comes"
         )
     return f"{shown(message.task_id)} is woken and will end as revoked"
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Send a dead letter again: it waits for its key and runs.")
 @click.argument("task_id", required=False, shell_complete=dead_tasks)
 @click.option("--all", "all_", is_flag=True, help="All dead letters.")
 @yes_option
@@ -284,7 +292,7 @@ def replay(
 ) -> None:
     """Send the dead letter of TASK_ID again: it waits for its key and runs.
 
-    Its lost runs are forgotten. One that has run by another copy of its message is only taken off
+    Its lost runs are forgotten. One that has run by a duplicate of its message is only taken off
     the list. Exits with 1 then, or if there is no such dead letter, or if it has expired.
     """
     app = app_of(ctx)
@@ -307,7 +315,7 @@ def replay(
     ctx.exit(0 if all(entry["replayed"] for entry in done) else 1)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Delete a dead letter: its task does not run.")
 @click.argument("task_id", required=False, shell_complete=dead_tasks)
 @click.option("--all", "all_", is_flag=True, help="All dead letters.")
 @yes_option
@@ -354,9 +362,10 @@ def _dead_letters(
             letters,
             f"all {len(letters)} dead letters" if letters else "there are no dead letters",
         )
+    if not letters:
+        return letters, f"{shown(task_id)} has no dead letter: see `dlock dead`"
     keys_ = ", ".join(shown(letter.key) for letter in letters)
-    who = shown(task_id)
-    return letters, f"{who} for {keys_}" if letters else f"{who} has no dead letter"
+    return letters, f"{shown(task_id)} for {keys_}"
 
 
 def _plain_message(message: actions.Message) -> dict[str, Any]:
@@ -441,7 +450,7 @@ def beat(ctx: click.Context, *, for_programs: bool, step_down: bool, timeout: fl
 def _step_down(app: Any, before: Status, timeout: float) -> Status:
     """Ask the leader of *before* to go; what is so when another one leads."""
     if before.leader is None:
-        raise click.ClickException("no beat leads")
+        raise click.ClickException("no beat leads: start one with `celery beat -S dlock`")
     if not before.standbys:
         raise click.ClickException(f"no beat stands by to take over from {before.leader}")
     if not before.ask_to_step_down(runtime(app).backend):

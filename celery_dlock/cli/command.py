@@ -99,7 +99,7 @@ def app_of(ctx: click.Context) -> Any:
     if Trait.MULTI_PROCESS not in runtime(app).backend.traits:
         raise click.ClickException(
             "these locks live in the memory of the worker's process and cannot be seen from here: "
-            f"the store of dlock_url lacks the trait {Trait.MULTI_PROCESS}"
+            "set dlock_url to another store, such as sqlite:///dlock.db"
         )
     return app
 

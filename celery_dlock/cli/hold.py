@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
 from celery_dlock.cli.actions import agreed, yes_option
 from celery_dlock.cli.command import Command, app_of, for_programs, keys, readable
 from celery_dlock.cli.output import as_json, closed_for, one_line, plain_hold, shown
+from celery_dlock.core.checks import seconds_of
 from celery_dlock.core.sentences import count
 from celery_dlock.ops import holds
 from celery_dlock.ops.event_text import lasting
 from celery_dlock.ops.overview import KeyDetails, OnHold, as_stored
 
-_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-_TIME = re.compile("".join(rf"(?:(\d{{1,6}}){unit})?" for unit in _UNITS))
-
 
 def _seconds(_: click.Context, __: click.Parameter, value: str) -> float:
     """A time as people write it: ``90s``, ``30m``, ``1h30m``, ``2d``."""
-    match = _TIME.fullmatch(value)
-    parts = zip(match.groups(default="0"), _UNITS.values(), strict=True) if match else ()
-    seconds = float(sum(int(number) * unit for number, unit in parts))
-    if not 0 < seconds <= holds.LONGEST_HOLD:
-        raise click.BadParameter("a time is such as 90s, 30m, 1h30m or 2d, and 7d at most")
+    seconds = seconds_of(value)
+    if seconds is None or seconds > holds.LONGEST_HOLD:
+        raise click.BadParameter(
+            f"a time is such as 90s, 30m, 1h30m or 2d, and 7d at most, got {one_line(value)}"
+        )
     return seconds
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Keep a key closed for a while, and say why.")
 @click.argument("key", shell_complete=keys)
 @click.option(
     "--for", "lasts", required=True, callback=_seconds, metavar="TIME", help="Such as 30m or 1h30m."

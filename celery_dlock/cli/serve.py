@@ -156,7 +156,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-@click.command(cls=Service)
+@click.command(cls=Service, short_help="Print or serve the metrics for Prometheus.")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -239,7 +239,7 @@ def _serve(at: tuple[str, int], registry: Any) -> None:
     try:
         server, thread = start_http_server(at[1], at[0], registry)
     except OSError as exc:
-        raise click.ClickException(f"cannot listen there: {exc}") from exc
+        raise click.ClickException(f"cannot listen at {at[0]}:{at[1]}: {exc}") from exc
     host, port = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else str(host)
     click.echo(f"ready: http://{shown}:{port}/metrics")

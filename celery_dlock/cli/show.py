@@ -65,7 +65,9 @@ _match: Option = click.option(
 _waiting: Option = click.option("--waiting", is_flag=True, help="Only keys with waiting tasks.")
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command, short_help="List the keys that are held or waited for, and the unique tasks."
+)
 @_match
 @_waiting
 @limit(100)
@@ -122,7 +124,7 @@ def _unreadable(selection: Selection) -> str:
 
 def _unique_table(claims: Iterable[Living]) -> Table:
     """Who lives under which unique claim; in the broker, or at a lock key."""
-    columns = ("UNIQUE", "TASK ID", "AT")
+    columns = ("UNIQUE CLAIM", "TASK ID", "AT")
     rows = [
         [
             name(claim.claim),
@@ -195,7 +197,7 @@ def holding(held: Held, count: int, now: datetime) -> list[str | Text]:
     ]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Watch the keys that are held or waited for.")
 @click.option("--every", default=1.0, show_default=True, type=click.FloatRange(0.1), metavar="S")
 @_match
 @_waiting
@@ -251,7 +253,7 @@ def _now() -> str:
     return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Show the tasks that wait for a key.")
 @click.argument("key", shell_complete=keys)
 @limit(30)
 @for_programs
@@ -316,7 +318,7 @@ def queue_table(
 def _row(entry: QueueEntry, now: datetime) -> list[str | Text]:
     waits = lasting((now - entry.arrived).total_seconds()) if entry.arrived else ""
     # A place is kept as long as its task keeps asking; a message waits by itself.
-    how = "message in the store" if entry.parked else "asks again by itself"
+    how = "parked" if entry.parked else "rescheduled"
     how = "its message is elsewhere" if entry.reserved else how
     return [name(entry.task_id), waits, how, _state(entry, now)]
 
@@ -335,7 +337,7 @@ def _state(entry: QueueEntry, now: datetime) -> str:
     return "" if left > 0 else f"has not asked for {lasting(-left)}"
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="List the dead letters: messages that could not be run.")
 @limit(100, most=actions.ALL_DEAD - 1)
 @click.option("--args", "arguments", is_flag=True, help="Show the arguments, which may be secret.")
 @for_programs
@@ -377,7 +379,7 @@ def _table(letters: DeadLetterList, *, arguments: bool) -> Table:
     return table(*columns, *(["ARGUMENTS"] if arguments else []), rows=rows)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Show the state of a key, or why a task did not run.")
 @click.argument("what", metavar="KEY|TASK_ID", shell_complete=keys)
 @click.option("--key", "as_key", is_flag=True, help="KEY|TASK_ID is a key.")
 @click.option("--task", "as_task", is_flag=True, help="KEY|TASK_ID is a task id.")

@@ -19,6 +19,9 @@ from celery_dlock.errors import ConfigurationError, LockLost
 
 SECOND = 1_000_000
 
+#: Why a lock is lost by the clock alone.
+NOT_RENEWED = "it was not renewed in time (the process was paused, or the lock store was slow)"
+
 Monotonic = Callable[[], float]
 
 #: Whether the store can be asked, waiting for it so many seconds at most.
@@ -148,7 +151,7 @@ class Term:
     def notice(self) -> str | None:
         """Look at the clock: why the lock can no longer be trusted, or ``None`` while it can."""
         if self._reason is None and self.monotonic() >= self.trusted_until:
-            self._reason = "it was not renewed in time"
+            self._reason = NOT_RENEWED
         return self._reason
 
     lost = property(notice)

@@ -7,7 +7,7 @@ stays plain text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Of an error so many characters go into a sentence.
@@ -19,6 +19,14 @@ Details = Mapping[str, Any]
 def count(number: int, one: str, more: str | None = None) -> str:
     """``1 time``, ``2 times``."""
     return f"{number} {one if number == 1 else more or f'{one}s'}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """*names* with commas and an "and"; of many the first *most*."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def seconds(value: float) -> str:
@@ -63,11 +71,11 @@ def _parked(details: Details) -> str:
     if not details.get("refused"):
         hold = details.get("hold")
         why = f", which was on hold, by {short(hold)}" if hold else ""
-        return f"took its place in the queue of {details['key']!r} when it was published{why}"
+        return f"was parked at {details['key']!r} when it was published{why}"
     why = f", which {_why_refused(details)}"
     if details.get("holder") == details["task_id"]:
         why = ": another delivery of it was running"
-    return f"was refused and waits in the queue of {details['key']!r}{why}"
+    return f"was refused and parked at {details['key']!r}{why}"
 
 
 def _woken(details: Details) -> str:
@@ -80,10 +88,10 @@ def _woken(details: Details) -> str:
 
 
 def _deduplicated(details: Details) -> str:
-    living, claim = details.get("living"), details.get("claim")
+    lives = f"{details.get('living')}, which lives under the unique claim {details.get('claim')!r}"
     if details.get("published"):
-        return f"was found to be a duplicate of {living}, which lives as {claim!r}: it does not run"
-    return f"was not published: the call was answered with {living}, which lives as {claim!r}"
+        return f"was found to be a duplicate of {lives}: it does not run"
+    return f"was not published: the call was answered with {lives}"
 
 
 def _debounced(details: Details) -> str:
@@ -126,13 +134,15 @@ _SENTENCES: Mapping[str, Callable[[Details], str]] = {
         f"gave up waiting for {d['key']!r} after {seconds(float(d.get('waited') or 0.0))}"
     ),
     "Unreserved": lambda d: (
-        f"gave up {d['key']!r}, which was kept for it: it waits for {d.get('another')!r}, which is "
-        f"kept for a task that waits for {d['key']!r}"
+        f"no longer has {d['key']!r} reserved: it waits for {d.get('another')!r}, which is "
+        f"reserved for a task that waits for {d['key']!r}"
     ),
     "LeftToOthers": lambda d: (
         f"was woken for {d['key']!r} and left to the workers at its broker {d.get('broker')}"
     ),
-    "TooLarge": lambda d: f"was too large to wait in the lock store, with {d.get('size')} bytes",
+    "TooLarge": lambda d: (
+        f"was too large to be parked, with {d.get('size')} bytes: it waits in the broker"
+    ),
     "Revoked": lambda d: f"was revoked while it waited for {d['key']!r}",
     "DeadLettered": lambda d: f"became a dead letter at {d['key']!r}: {d.get('cause')}",
     "Discarded": lambda d: f"was discarded at {d['key']!r}, by {d.get('by')}",

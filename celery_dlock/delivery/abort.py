@@ -56,7 +56,7 @@ T = TypeVar("T")
 #: Why not under gevent and eventlet.
 IN_GREENLETS = (
     'on_lost="abort" is not possible under gevent and eventlet: what interrupts a thread would '
-    "strike whichever greenlet is running. Use prefork, threads or solo; or leave it at "
+    "hit whichever greenlet is running. Use prefork, threads or solo; or leave it at "
     '"flag", call lease.check() before each step, and fence what the body writes'
 )
 

@@ -203,7 +203,16 @@ class Execution:
         """What decides its plan."""
         eager, queues = bool(self.request.is_eager), self.queueing is not None
         repeated = not self.is_first
-        return Facts(self.subject, self.history, eager, queues, since, waited, repeated=repeated)
+        return Facts(
+            self.subject,
+            self.history,
+            eager,
+            queues,
+            since,
+            waited,
+            repeated=repeated,
+            policy=self.policy,
+        )
 
     def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
         """The claims of this attempt.

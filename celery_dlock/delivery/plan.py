@@ -33,7 +33,6 @@ from celery_dlock.errors import (
     LockLost,
     LockTimeout,
     StaleFencingToken,
-    lease_ends,
 )
 from celery_dlock.locks.refused import Refused
 from celery_dlock.messages.headers import History
@@ -43,10 +42,11 @@ from celery_dlock.policies.base import (
     Decision,
     GiveUp,
     HolderInfo,
+    Policy,
     RunLater,
     WaitHere,
 )
-from celery_dlock.policies.shipped import GRACE, skipped
+from celery_dlock.policies.shipped import GRACE, limit_of, skipped
 
 _AFTER_TROUBLE = FullJitter(base=1, cap=60)
 
@@ -60,6 +60,7 @@ Random = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What decides the plan of a delivery; ``queues``: whether its message may wait in the store.
+    The ``policy`` is there for errors, which name its limit.
 
     It was first refused at ``since``, and has ``waited`` for so many seconds. ``follows`` is
     whether the key would be free but for the task that published this one. It is ``repeated`` if
@@ -74,6 +75,7 @@ class Facts:
     waited: float = 0.0
     follows: bool = False
     repeated: bool = True
+    policy: Policy | None = None
 
     def is_own(self, holder: Holder | None) -> bool:
         """Whether *holder* is another attempt of the same task, or what it replaces.
@@ -158,7 +160,9 @@ def contention(facts: Facts, refused: Refused) -> Contention | None:
         waited=facts.waited,
         holder=None
         if holder is None
-        else HolderInfo(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
+        else HolderInfo(
+            task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND, holder.who
+        ),
         waiting=busy.parked,
         full=busy.full,
         opens_in=error.seconds_left if holder is None else 0.0,
@@ -186,7 +190,7 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
                 # Its attempt before, or what it replaces, has published it and is about to leave.
                 return _looks_again(facts, 0.0)
             assert decision is not None
-            return _decided(facts, refused.error, holder, decision)
+            return _decided(facts, refused.error, decision)
         case Park() as parked:
             event = waits_behind(subject, key, parked)
             return Gone(f"waits for {key} in the lock store", event, parked=True)
@@ -262,17 +266,14 @@ def _waits_for_predecessor(facts: Facts, left: float) -> WaitHere | Resend:
     return Resend(min(max(left, 1.0), 60.0), facts.history, reason, reason)
 
 
-def _decided(
-    facts: Facts, error: LockContended, holder: Holder | None, decision: Decision
-) -> Plan | WaitHere:
+def _decided(facts: Facts, error: LockContended, decision: Decision) -> Plan | WaitHere:
     subject, key = facts.subject, error.key
-    by = "" if holder is None or error.hold else holder.who
     match decision:
         case Complete() | GiveUp() if facts.follows:
             return _waits_for_predecessor(facts, error.seconds_left)
         case Complete():
             reason = decision.result.get("reason")
-            return Finish(decision, events.Skipped(subject, key, error.holder, reason, by))
+            return Finish(decision, events.Skipped(subject, key, error.holder, reason, error.by))
         case GiveUp(error=LockTimeout() as late):
             return FailWith(late, events.TimedOut(subject, key, facts.waited))
         case GiveUp(error=own):
@@ -286,9 +287,7 @@ def _decided(
             if error.hold:  # by which time it may well have ended: that is not to be known
                 closed = min(countdown, error.seconds_left)
                 past = past.on_hold(past.held_until, past.held_until + closed)
-            held = f"{key!r} is held by {by} {lease_ends(error.seconds_left)}"
-            why = held if by else str(error)
-            return Resend(countdown, past, why, error, bounded=False)
+            return Resend(countdown, past, error.why, error, bounded=False)
         case WaitHere():
             return decision
         case _:
@@ -300,11 +299,12 @@ def _ended(facts: Facts, key: str, ending: Ending) -> Plan:
     subject, waited = facts.subject, facts.waited
     match ending:
         case Ending.TIMED_OUT:
-            return FailWith(LockTimeout(key, waited=waited), events.TimedOut(subject, key, waited))
+            late = LockTimeout(key, waited=waited, limit=limit_of(facts.policy, "max_wait"))
+            return FailWith(late, events.TimedOut(subject, key, waited))
         case Ending.REVOKED:
             return Revoke(events.Revoked(subject, key))
         case Ending.DROPPED:
-            why = "a newer message took its place in the queue"
+            why = "a newer call has replaced it in the queue"
             return Finish(
                 Complete(skipped(key, None, why)), events.Skipped(subject, key, None, why)
             )

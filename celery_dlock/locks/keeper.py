@@ -18,6 +18,7 @@ from functools import partial
 from typing import assert_never
 
 from celery_dlock.core.lease import SECOND, Monotonic, Term, margin, unsleeping
+from celery_dlock.core.sentences import listed
 from celery_dlock.core.state import (
     Claim,
     NotHeld,
@@ -39,6 +40,9 @@ NOT_THERE = (
 
 Renew = Callable[[Sequence[Claim]], list[RenewVerdict]]
 OnLost = Callable[[Term, str], None]
+
+#: What ends a holding that goes on for too long.
+BOUND = "the task's hard time limit, or dlock_max_hold"
 
 #: Told whether a lease is uncertain, when that has changed.
 OnDoubt = Callable[[Term, bool], None]
@@ -143,8 +147,7 @@ class Keeper:
             sent_at = self._monotonic()
             left = min(watch.until for watch in watches) - sent_at
             if ttl / SECOND - margin(ttl / SECOND) > left:
-                bound = "the task's hard time limit, or dlock_max_hold"
-                raise ConfigurationError(f"extend() goes beyond {bound}: {left:.1f} s are left")
+                raise ConfigurationError(f"extend() goes beyond {BOUND}: {left:.1f} s are left")
             longer = [replace(w.term.claim, ttl=max(ttl, w.term.claim.ttl)) for w in watches]
             verdicts = self._renew(longer)
             for watch, claim, verdict in zip(watches, longer, verdicts, strict=True):
@@ -177,9 +180,8 @@ class Keeper:
         soon = [w for w in self._all() if w.due <= now + w.term.ttl / 6]
         for watch in soon:
             if now >= watch.until:
-                self._lose(
-                    watch, f"it was held for longer than {watch.until - watch.term.since:g} s"
-                )
+                longest = watch.until - watch.term.since
+                self._lose(watch, f"it was held for longer than {longest:g} s ({BOUND})")
             elif watch.term.lost:
                 self._lose(watch, watch.term.lost)
         alive = [w for w in soon if not w.term.lost]
@@ -196,9 +198,8 @@ class Keeper:
         try:
             verdicts = self._renew([w.term.claim for w in watches])
         except BackendUnavailable as exc:
-            self._warning.warn(
-                "%d leases could not be renewed, trying again: %s", len(watches), exc
-            )
+            keys = listed([repr(w.term.key) for w in watches])
+            self._warning.warn("the leases of %s are not renewed, trying again: %s", keys, exc)
             self._later(watches)
             return
         self._warning.resolved("leases can be renewed again")

@@ -33,6 +33,7 @@ from celery_dlock.core.state import (
     Run,
     Same,
     WaitMode,
+    task_id_of,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnDoubt, OnLost
@@ -266,7 +267,7 @@ class LockManager:
                 f"{type(self._backend).__name__} lacks: all its locks end together"
             )
         if self._is_parents:
-            raise LockLost(terms[0].key, "it belongs to another process")
+            raise LockLost(terms[0].key, "it belongs to the process that forked this one")
         ttl = self._backend.lease_of(math.ceil(ttl_to_trust(seconds) * SECOND))
         self._keeper.extend(terms, ttl)
 
@@ -283,7 +284,8 @@ class LockManager:
         def release() -> None:
             self._verdict(self._backend.leave(replace(claim, again=True), outcome))
 
-        self._pending_releases.retry(f"{claim.task} is {outcome}", release, claim.key)
+        what = f"task {task_id_of(claim.task)} is {outcome} and has released {claim.key!r}"
+        self._pending_releases.retry(what, release, claim.key)
 
     def tell_later(self, what: str, tell: Callable[[], object]) -> None:
         """Call *tell* in the background, again until the store has heard *what* has ended."""

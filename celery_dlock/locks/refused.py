@@ -45,8 +45,10 @@ class Refused:
         held = self.verdict if isinstance(self.verdict, Busy | Same) else Busy(None, 0, 0)
         if self.hold is not None:
             return LockContended(self.claim.key, None, held.left / SECOND, self.hold.who)
-        who = None if held.holder is None else task_id_of(held.holder.task)
-        return LockContended(self.claim.key, who, held.left / SECOND)
+        key, holder, left = self.claim.key, held.holder, held.left / SECOND
+        if holder is None:
+            return LockContended(key, None, left)
+        return LockContended(key, task_id_of(holder.task), left, by=holder.who)
 
     @property
     def on_hold_for(self) -> float:

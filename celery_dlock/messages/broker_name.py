@@ -58,7 +58,8 @@ def broker_name(connection: Any) -> str:
     try:
         places = ",".join(sorted(set(_places(kind, connection, options))))
     except ValueError:  # which may quote it, with the password
-        raise ConfigurationError("the broker's URL cannot be read") from None
+        why = "broker_url cannot be read: name the broker with dlock_broker"
+        raise ConfigurationError(why) from None
     query = "&".join(f"{name}={quote(value)}" for name, value in sorted(options.items()))
     return f"{kind}://{places}{'?' if query else ''}{query}"
 

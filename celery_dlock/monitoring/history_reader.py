@@ -94,9 +94,9 @@ class HistoryReader:
         options = settings_of(app).history
         with naming(app):
             if options is None:
-                what = "dlock_history is not set, so no events are kept"
                 raise ConfigurationError(
-                    f"{what}: sqlite:///locks-history.db serves a single machine"
+                    "dlock_history is not set: to keep events set it, on a single machine to "
+                    "sqlite:///locks-history.db"
                 )
             return cls(load(_QUERIES, "history", "dlock_history").of(options))
 

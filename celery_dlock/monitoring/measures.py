@@ -132,7 +132,7 @@ DEAD_LETTERED = Measure(
     MetricKind.COUNTER, "dlock_dead_lettered", "Messages that became dead letters"
 )
 TOO_LARGE = Measure(
-    MetricKind.COUNTER, "dlock_too_large", "Messages too large to wait in the lock store"
+    MetricKind.COUNTER, "dlock_too_large", "Messages too large to be parked in the lock store"
 )
 TICKS_SENT = Measure(MetricKind.COUNTER, "dlock_beat_sent", "Ticks that beat has sent")
 TICKS_REPEATED = Measure(

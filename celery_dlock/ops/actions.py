@@ -176,7 +176,7 @@ def replay(app: Any, message: Message) -> bool:
 DISCARDED = (
     "It never runs, and a duplicate of its message is dropped. Its message cannot be restored.",
     "Its result stays as it is: what waits for it, such as a chord, is not told.",
-    "If it is unique its claim ends, and the next call is published.",
+    "If it is unique its unique claim ends, and the next call is published.",
 )
 
 

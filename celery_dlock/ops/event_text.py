@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Self
@@ -50,14 +49,6 @@ def ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number % 10, 'th')}"
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """*names* with commas and an "and"; of many the first *most*."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def lasting(duration: float) -> str:

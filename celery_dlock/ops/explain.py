@@ -16,12 +16,12 @@ from typing import Any
 from celery import states
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.sentences import count, seconds, short
+from celery_dlock.core.sentences import count, listed, seconds, short
 from celery_dlock.core.state import Cause
 from celery_dlock.core.upkeep import HAVE_FAILED
-from celery_dlock.errors import LockContended, LockTimeout
+from celery_dlock.errors import LockContended
 from celery_dlock.monitoring.history_reader import HistoryEntry
-from celery_dlock.ops.event_text import Clock, describe, listed, ordinal
+from celery_dlock.ops.event_text import Clock, describe, ordinal
 from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
 from celery_dlock.ops.holds import sentence
 from celery_dlock.ops.overview import (
@@ -110,7 +110,7 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
         error = result.value
         keys = (error.key,) if isinstance(error, LockContended) else ()
         tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
-        why = f"was rescheduled: {short(error)}"
+        why = f"was rescheduled: {_said(error)}"
         return Verdict(State.RESCHEDULED, (why,), keys, tasks)
     if result.state == states.STARTED:
         why = "was started by a worker and holds no lock: it may ask for it, or its worker is gone"
@@ -143,20 +143,17 @@ def _skip(skip: Any, at: str, clock: Clock) -> Verdict:
     return Verdict(State.SKIPPED, (f"was skipped{at}: {why}",), (str(key),), tasks)
 
 
+def _said(error: Any) -> str:
+    """What *error* says, without its advice to look here."""
+    return short(error.why if isinstance(error, LockContended) else error)
+
+
 def _failure(result: Result, at: str) -> Verdict:
-    error = result.value
-    if not isinstance(error, LockContended):
-        why = f"failed{at}: {type(error).__name__}: {short(error)}"
-        key = getattr(error, "key", None)
-        return Verdict(State.FAILED, (why,), (key,) if isinstance(key, str) else ())
-    if isinstance(error, LockTimeout) and error.holder is None:
-        why = f"it gave up after waiting {seconds(error.waited)} for {error.key!r}"
-    else:
-        why = short(error)
-    tasks = (error.holder,) if error.holder else ()
-    return Verdict(
-        State.FAILED, (f"failed{at}: {type(error).__name__}: {why}",), (error.key,), tasks
-    )
+    error, key = result.value, getattr(result.value, "key", None)
+    why = f"failed{at}: {type(error).__name__}: {_said(error)}"
+    keys = (key,) if isinstance(key, str) else ()
+    tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
+    return Verdict(State.FAILED, (why,), keys, tasks)
 
 
 def _dropped(facts: Facts, last: HistoryEntry, clock: Clock) -> Verdict:
@@ -357,7 +354,7 @@ def _put_off(facts: Facts) -> tuple[str, ...]:
     result = facts.result
     if result is None or result.state != states.RETRY:
         return ()
-    return (f"its state is {states.RETRY}: {short(result.value)}",)
+    return (f"its state is {states.RETRY}: {_said(result.value)}",)
 
 
 def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from celery_dlock.core.debounce import named
-from celery_dlock.core.sentences import count
+from celery_dlock.core.sentences import count, listed
 from celery_dlock.core.state import Mode, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
-from celery_dlock.ops.event_text import Clock, listed
+from celery_dlock.ops.event_text import Clock
 from celery_dlock.ops.explain import called
 from celery_dlock.ops.holds import sentence
 from celery_dlock.ops.overview import (

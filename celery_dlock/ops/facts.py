@@ -12,10 +12,10 @@ from celery import states
 from celery.backends.base import DisabledBackend
 
 from celery_dlock.core.debounce import named
+from celery_dlock.core.sentences import listed
 from celery_dlock.core.state import Cooling, Grant, Holder, KeyState, Waiting, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockLost
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
-from celery_dlock.ops.event_text import listed
 from celery_dlock.ops.overview import (
     Held,
     OnHold,

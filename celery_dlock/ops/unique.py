@@ -46,7 +46,7 @@ class Living:
     def sentence(self) -> str:
         """What goes on after "the task"."""
         lives = "is remembered for its period" if self.over else "lives"
-        return f"{lives} as the unique task {self.claim!r}"
+        return f"{lives} under the unique claim {self.claim!r}"
 
 
 def living(

@@ -9,11 +9,15 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """Who has the key: its task id, since when (seconds since 1970), seconds left of its lease."""
+    """Who has the key: its task id, since when (seconds since 1970), seconds left of its lease.
+
+    ``who`` is its task and process, for people.
+    """
 
     task_id: str
     since: float
     seconds_left: float
+    who: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ class Fail:
         holder = contention.holder
         if holder is None:
             return GiveUp(_closed(contention))
-        return GiveUp(LockContended(contention.key, holder.task_id, holder.seconds_left))
+        key, left = contention.key, holder.seconds_left
+        return GiveUp(LockContended(key, holder.task_id, left, by=holder.who))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Skip:
             raise ConfigurationError(f'then= is "stop" or "continue", got {quoted(self.then)}')
 
     def decide(self, contention: Contention) -> Decision:
-        reason = str(_closed(contention)) if contention.opens_in else None
+        reason = _closed(contention).why if contention.opens_in else None
         return Complete(skipped(contention.key, contention.holder, reason), self.then)
 
 
@@ -113,7 +114,7 @@ class Reschedule:
         too_often = self.max_attempts is not None and contention.attempt >= self.max_attempts
         too_long = self.max_wait is not None and contention.waited >= self.max_wait
         if too_often or too_long:
-            return GiveUp(timed_out(contention))
+            return GiveUp(timed_out(contention, self, "max_wait" if too_long else "max_attempts"))
         opens_in = min(contention.opens_in, LONGEST_COUNTDOWN)
         return RunLater(opens_in + self.backoff.delay(contention.attempt, random.random))
 
@@ -127,8 +128,14 @@ class Reschedule:
 COMES_BACK = Reschedule()
 
 
-def timed_out(contention: Contention) -> LockTimeout:
-    """The error of a task that has waited for long enough."""
+def limit_of(policy: object, option: str) -> str:
+    """The limit *option* of *policy* as an error names it: ``max_wait=3600 of Queue``."""
+    limit = getattr(policy, option, None)
+    return "" if limit is None else f"{option}={limit:.12g} of {type(policy).__name__}"
+
+
+def timed_out(contention: Contention, policy: Policy, option: str) -> LockTimeout:
+    """The error of a task that has waited for long enough, by that *option* of its *policy*."""
     holder = contention.holder
     return LockTimeout(
         contention.key,
@@ -136,6 +143,8 @@ def timed_out(contention: Contention) -> LockTimeout:
         holder.seconds_left if holder else contention.opens_in,
         contention.waited,
         contention.hold,
+        holder.who if holder else "",
+        limit_of(policy, option),
     )
 
 
@@ -154,7 +163,7 @@ class Wait:
 
     def decide(self, contention: Contention) -> Decision:
         left = self.timeout - contention.waited
-        return WaitHere(left) if left > 0 else GiveUp(timed_out(contention))
+        return WaitHere(left) if left > 0 else GiveUp(timed_out(contention, self, "timeout"))
 
     def patience(self, attempt: int) -> float:
         """A place is kept from one question to the next, which are fractions of a second apart."""
@@ -177,7 +186,8 @@ class _InTheStore:
                 f"max_waiting is a number from 1 up, got {quoted(self.max_waiting)}"
             )
         if self.overflow not in OVERFLOWS:
-            raise ConfigurationError(f"overflow is one of {', '.join(OVERFLOWS)}")
+            known = ", ".join(OVERFLOWS)
+            raise ConfigurationError(f"overflow is one of {known}, got {quoted(self.overflow)}")
         if self.max_wait is not None:
             duration("max_wait", self.max_wait)
 
@@ -189,7 +199,7 @@ class _InTheStore:
         """Asked only for a message that the store does not take: full, or too large for it."""
         if not contention.full:
             if self.max_wait is not None and contention.waited >= self.max_wait:
-                return GiveUp(timed_out(contention))
+                return GiveUp(timed_out(contention, self, "max_wait"))
             return RunLater(_INSTEAD.delay(contention.attempt, random.random))
         if self.overflow == "drop_newest":
             reason = f"{contention.waiting} messages wait for the key already"

@@ -165,7 +165,10 @@ class HelperBackend(NoteStore):
                 succeeded, answer = self._helper.ask(name, args, options)
             except (OSError, EOFError) as exc:
                 self._end(within=0)
-                raise BackendUnavailable(f"the helper process of the store is gone: {exc}") from exc
+                raise BackendUnavailable(
+                    f"the helper process of the lock store has ended ({exc}): the next call starts "
+                    "another one"
+                ) from exc
             except BaseException:  # a time limit strikes: the answer must not be the next call's
                 self._end(within=0)
                 raise
@@ -245,4 +248,5 @@ def _answer(
     except Exception as exc:
         with suppress(Exception):
             return pickle.dumps((False, exc))
-        return pickle.dumps((False, BackendUnavailable(f"the store failed: {exc!r}")))
+        error = BackendUnavailable(f"the lock store failed in its helper process: {exc!r}")
+        return pickle.dumps((False, error))

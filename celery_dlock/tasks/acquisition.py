@@ -117,7 +117,15 @@ class Acquisition:
         if not self.timeout:
             raise error
         hold.emit(TimedOut(hold.subject, error.key, waited))
-        raise LockTimeout(error.key, error.holder, error.seconds_left, waited, error.hold)
+        raise LockTimeout(
+            error.key,
+            error.holder,
+            error.seconds_left,
+            waited,
+            error.hold,
+            error.by,
+            f"timeout={self.timeout:.12g} of lock()",
+        )
 
     def lease(self) -> Lease:
         """The lease of all keys, those of the code around the block among them."""
@@ -170,5 +178,6 @@ def _outer_terms(app_runtime: Runtime, keys: Keys) -> dict[str, Term]:
         is_alone = term.claim.mode is Mode.EXCLUSIVE
         if term.claim.mode is not mode and not (is_alone and (is_parent or mode is Mode.LIMITED)):
             seconds_left = max(0.0, term.trusted_until - term.monotonic())
-            raise LockContended(key, task_id_of(term.claim.task), seconds_left)
+            by = "the code around it, and in another way: alone, with a Limit or as Shared"
+            raise LockContended(key, task_id_of(term.claim.task), seconds_left, by=by)
     return terms

@@ -115,7 +115,7 @@ class StaleHolder:
         raise AssertionError(self._nothing_refused_it(result))
 
     def _nothing_refused_it(self, result: object) -> str:
-        tokens = ", ".join(f"{t.resource!r} with {t.token}" for t in self.lease.own)
+        tokens = ", ".join(f"{t.resource!r} with token {t.token}" for t in self.lease.own)
         return (
             f"{self.task.name} came too late and nothing refused it: it held {tokens}, was paused "
             f"past its lease, woke up and ran to its end (result: {result!r}). Begin the "

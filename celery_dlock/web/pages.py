@@ -72,9 +72,9 @@ DONE: Mapping[str, str] = {
     "cancelled": "The task will end as revoked.",
     "not-waiting": "Nothing was done: that message no longer waits.",
     "replayed": "The message waits for its key again.",
-    "discarded": "The message is gone, and its task does not run.",
+    "discarded": "The dead letter is discarded: its task does not run.",
     "expired": "Nothing was done: that message has expired, and a worker would discard it.",
-    "not-dead": "It does not wait again: it has run, or was replayed or discarded.",
+    "not-dead": "It is no longer a dead letter: it has run, or was replayed or discarded.",
 }
 
 

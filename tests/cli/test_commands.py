@@ -9,8 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from kombu.transport import memory
 
+from celery_dlock.cli import main
 from celery_dlock.cli.command import _Lines
 from celery_dlock.core.canonical import canonical
 from tests.cli.operator import COMMANDS, Operator, answers, operator
@@ -30,6 +32,14 @@ def test_a_store_that_is_unavailable_is_said_in_a_line(config: dict[str, str], s
             result = desk.run(*command)
             assert (result.exit_code, result.output.count("\n")) == (1, 1), command
             assert said in result.output
+
+
+def test_no_line_of_the_help_is_cut() -> None:
+    told = CliRunner().invoke(main.dlock, ["--help"]).output
+
+    commands = told.partition("Commands:")[2]
+    assert all(f"\n  {command} " in commands for command in main.COMMANDS)
+    assert "..." not in commands
 
 
 @pytest.mark.usefixtures("away")

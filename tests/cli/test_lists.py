@@ -60,7 +60,7 @@ def test_a_narrow_terminal_leaves_out_no_column_and_cuts_no_id(
     columns = "KEY TASK HOLDER WORKER HELD FOR LEASE LEFT WAITING OLDEST WAIT"
     assert " ".join(head.split()) == columns
     assert row.split()[:2] == ["order:42", first]
-    assert {second, "message", "store"} <= set(waiting.split())
+    assert {second, "parked"} <= set(waiting.split())
 
 
 def test_a_key_that_cannot_be_read_is_named_beside_the_others(

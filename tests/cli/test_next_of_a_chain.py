@@ -47,6 +47,6 @@ def test_a_key_that_is_kept_for_a_retry_is_free_when_that_is_cancelled(desk: Ope
     result = desk.run("cancel", "load-1", "--yes")
 
     assert result.exit_code == 0
-    assert result.output == f"{KEY} is free; load-1 ends as revoked when it comes\n"
+    assert result.output == f"{KEY} is released; load-1 ends as revoked when its message comes\n"
     assert desk.woken() == [("another", None)]
     assert desk.run("cancel", "load-1", "--yes").exit_code == 1

@@ -165,7 +165,7 @@ def test_an_address_that_is_taken_is_said_to_be(desk: Operator, tmp_path: Path) 
         done = dlock(tmp_path, "metrics", "--listen", f"127.0.0.1:{port}")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: cannot listen there: ")
+    assert done.stderr.startswith(f"Error: cannot listen at 127.0.0.1:{port}: ")
 
 
 def celery(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -83,6 +83,7 @@ def test_what_cannot_be_cancelled_is_not_left_to_a_broker_that_broadcasts_nothin
     result = desk.run("cancel", "runs", "--yes")
     assert "no message of runs waits" in result.stderr
     assert ("reaches no worker" in result.stderr) is not broadcasts
+    assert ("`celery control revoke runs`" in result.stderr) is broadcasts
 
 
 def test_of_what_is_discarded_each_message_is_told(desk: Operator) -> None:

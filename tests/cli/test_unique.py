@@ -38,7 +38,7 @@ def test_they_are_listed_behind_the_keys(desk: Operator) -> None:
     head, held, blank, columns, *rows = desk.run("ls").stdout.splitlines()
 
     assert (head.split()[0], held.split()[0], blank) == ("KEY", "day:2", "")
-    assert columns.split() == ["UNIQUE", "TASK", "ID", "AT"]
+    assert columns.split() == ["UNIQUE", "CLAIM", "TASK", "ID", "AT"]
     assert [row.split() for row in rows] == [
         [NAME, "lives", "the", "broker"],
         ["report(day=2)", "runs", "day:2"],
@@ -78,7 +78,7 @@ def test_a_task_says_that_it_lives(desk: Operator) -> None:
 
     told = desk.run("show", "lives")
 
-    assert f"- lives as the unique task '{NAME}'" in told.stdout
+    assert f"- lives under the unique claim '{NAME}'" in told.stdout
     assert "task lives: waiting\n- waits in the broker" in told.stdout
     assert told.exit_code == 0
 
@@ -90,7 +90,7 @@ def test_a_key_says_it_of_the_tasks_there(desk: Operator) -> None:
 
     told = desk.run("show", "day:1", "--key").stdout
 
-    assert f"- lives lives as the unique task '{NAME}'" in told
+    assert f"- lives lives under the unique claim '{NAME}'" in told
     assert "report(day=2)" not in told
 
 
@@ -104,7 +104,7 @@ def test_an_id_that_a_caller_chose_says_who_lives_instead(tmp_path: Path) -> Non
         first = report.delay(1)
         report.apply_async((1,), task_id="mine")
 
-        says = f"was found to be a duplicate of {first.id}, which lives as "
+        says = f"was found to be a duplicate of {first.id}, which lives under the "
         until("it is in the history", lambda: says in desk.run("show", "mine").stdout)
         told = desk.read("show", "mine")
         assert (told["state"], told["tasks"]) == ("skipped", [first.id])
@@ -119,10 +119,10 @@ def test_a_person_ends_a_claim_whose_message_is_lost(
 
     done = desk.run("cancel", "lives")
 
-    assert asked == [f"End the claim of lives on {NAME}?"]
+    assert asked == [f"End the unique claim of lives, {NAME}?"]
     assert (done.exit_code, done.stdout) == (
         0,
-        f"the claim has ended: the next call of {NAME} is published\n",
+        f"the unique claim has ended: the next call of {NAME} is published\n",
     )
     assert (stands(desk), stands(desk, "report(day=2)")) == (False, True)
     assert desk.run("cancel", "lives", "--yes").exit_code == 1

@@ -11,6 +11,7 @@ import pytest
 
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name
+from celery_dlock.stores.etcd.client import LeaseGone
 from celery_dlock.stores.etcd.store import EtcdRows
 from celery_dlock.testing.contract.words import at_once
 from tests.contract.etcd_store import counted, rows_at
@@ -253,3 +254,18 @@ def test_memories_share_a_lease_and_outlive_the_process(own_etcd_server: EtcdSer
 
     with rows_at(own_etcd_server.url, "prefix") as others:
         assert [row is None for row in others.read([*done, holder])] == [False] * 20 + [True]
+
+
+def test_a_lease_that_never_lasts_names_the_store(rows: EtcdRows) -> None:
+    late = time.monotonic() + 10**6
+
+    with pytest.raises(BackendUnavailable, match=r"^etcd at .* ended a lease 4 times"):
+        rows._session.leases.lasting(SECOND, late)
+
+
+def test_a_lease_that_is_never_known_names_the_store(rows: EtcdRows) -> None:
+    def gone(_: object) -> None:
+        raise LeaseGone
+
+    with pytest.raises(BackendUnavailable, match=r"^etcd at .* did not know a lease .* dlock_url"):
+        rows._with_leases(gone)

@@ -136,7 +136,7 @@ def test_a_lease_that_has_ended_cannot_be_renewed_while_it_is_being_given_up(
 
     assert store.rows.alive([Name(Kind.HOLDER, "key", "a|1")], 0) == [True]
     assert store.renew([SHORT]) == [NotHeld()]
-    with pytest.raises(BackendUnavailable, match="given up"):
+    with pytest.raises(BackendUnavailable, match="'key' has expired, and is not yet released"):
         store.enter(SHORT)
     away.set()
     until_free(store)

@@ -104,12 +104,12 @@ def test_a_url_that_names_no_file_is_refused(url: str, names: str) -> None:
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=str(tmp_path / "missing")):
+    with pytest.raises(ConfigurationError, match=f"{tmp_path / 'missing'} of dlock_url"):
         store(tmp_path / "missing" / "locks.db")
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is a folder"):
+    with pytest.raises(ConfigurationError, match="of dlock_url is a folder"):
         store(tmp_path)
 
 

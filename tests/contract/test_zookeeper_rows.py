@@ -115,7 +115,7 @@ def test_a_commit_too_large_is_refused_and_the_session_stays(rows: ZooKeeperRows
     session = session_of(rows).id
     too_large = {Name(Kind.MESSAGE, "key", str(n)): b"x" * (LARGEST_REQUEST // 4) for n in range(4)}
 
-    with pytest.raises(BackendUnavailable, match="bytes"):
+    with pytest.raises(BackendUnavailable, match=rf"change of {VERSION_ROW.key!r} has \d+ bytes"):
         rows.commit(Commit(VERSION_ROW, version_row_of(rows), b"", create=too_large))
 
     assert rows.names(Kind.MESSAGE) == []

@@ -102,4 +102,4 @@ def test_a_worker_whose_store_stays_away_ends_all_the_same_and_says_what_was_not
         ends_while_the_store_is_away(lab, store, worker)
 
         worker.ended()
-        assert f"gave up telling the lock store that {result.id}:0:0 is done" in worker.log
+        assert f"gave up telling the lock store that task {result.id} is done" in worker.log

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from celery_dlock.core.lease import NOT_RENEWED
 from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
@@ -48,7 +49,7 @@ def test_a_body_learns_in_time_that_its_lease_can_no_longer_be_trusted(
         # Then the lease is lost within its ttl, by the holder's own clock
         assert start["at"] + TTL * 0.9 < noticed["at"] < away + TTL + 0.5
         assert lost["at"] < away + TTL + 1.5
-        assert lost["reasons"] == ["it was not renewed in time"]
+        assert lost["reasons"] == [NOT_RENEWED]
         # And before that it is uncertain, which is said once
         before, _, _ = worker.log.partition("lost its lock on 'order:42'")
         assert before.count("was uncertain of its lock on 'order:42'") == 1

@@ -83,7 +83,10 @@ def test_a_lock_of_the_same_database_is_fenced_by_its_own_row_and_no_table(
             with lock(["order:1", "order:2"], app=app) as lease, client.transaction():
                 fencing.admit(client.fenced, lease)
                 assert client.execute("SELECT to_regclass('dlock_fence')") == [(None,)]
-            with pytest.raises(StaleFencingToken, match="the lock is over"), client.transaction():
+            with (
+                pytest.raises(StaleFencingToken, match=r"its lock on .* is over"),
+                client.transaction(),
+            ):
                 fencing.admit(client.fenced, lease)
     finally:
         forget(app)
@@ -241,7 +244,7 @@ def test_another_database_is_fenced_with_its_tables(has_store: bool, shop: Shop)
         fencing.admit(writes, lease)  # nobody has written with a newer token
         newer = shop.hold("b")
         fencing.admit(writes, newer)
-        with pytest.raises(StaleFencingToken, match="it has seen"):
+        with pytest.raises(StaleFencingToken, match="has seen token"):
             fencing.admit(writes, lease)
         writes.close()
 
@@ -262,7 +265,7 @@ def test_tables_that_were_made_anew_refuse_a_lock_of_the_old_ones(
         fencing.admit(writes, newer)
         writes.commit()
 
-        with pytest.raises(StaleFencingToken, match="the lock is over"):
+        with pytest.raises(StaleFencingToken, match=r"its lock on .* is over"):
             fencing.admit(writes, late)
         writes.rollback()
         fencing.admit(writes, old.hold("c"))  # whose process goes on

@@ -73,7 +73,7 @@ def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
         ({"lock_unique": DEBOUNCE}, OVER_RPC, {"debounced-rpc": "weak"}),
         ({"lock_unique": DEBOUNCE}, {"dlock_done_ttl": 0}, {}),
         ({}, OVER_RPC, {}),
-        ({"lock_unique": "start"}, {"dlock_done_ttl": 0}, {"unique-copies": "weak"}),
+        ({"lock_unique": "start"}, {"dlock_done_ttl": 0}, {"unique-duplicates": "weak"}),
         ({"lock_unique": WEEK}, RESULTS, {"unique-result": "weak"}),
         ({"lock_unique": WEEK}, {}, {}),
         ({"lock_unique": WEEK, "ignore_result": True}, RESULTS, {}),

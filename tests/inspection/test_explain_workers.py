@@ -86,10 +86,12 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         gave_up = ask(send("gives_up"), State.FAILED, "TimedOut")
         assert gave_up.sentences[0].startswith("failed at ")
         assert "LockTimeout: gave up after" in gave_up.sentences[0]
-        assert f"{KEY!r} is held by task {runs.id}" in gave_up.sentences[0]
+        assert f"{KEY!r} is held by queues[{runs.id}] on worker1@lab:" in gave_up.sentences[0]
+        assert "dlock show" not in gave_up.sentences[0]
         assert gave_up.tasks == (runs.id,)
         queued_up = ask(send("gives_up_queueing"), State.FAILED, "TimedOut").sentences[0]
-        assert "LockTimeout: it gave up after waiting" in queued_up
+        assert "LockTimeout: gave up after" in queued_up
+        assert " of Queue; a larger one waits longer): its turn at" in queued_up
         back = ask(send("comes_back"), State.RESCHEDULED, "Rescheduled")
         assert back.sentences[0].startswith("was rescheduled ")
         assert f"[{runs.id}] on " in back.sentences[0]

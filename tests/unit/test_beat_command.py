@@ -63,7 +63,10 @@ def test_where_none_leads_it_exits_with_one(three: Beats) -> None:
     for result in (run(three), run(three, "--json")):
         assert result.exit_code == 1
     assert "leads      no beat" in run(three).output
-    assert run(three, "--step-down").output == "Error: no beat leads\n"
+    assert (
+        run(three, "--step-down").output
+        == "Error: no beat leads: start one with `celery beat -S dlock`\n"
+    )
 
 
 def test_without_another_beat_nobody_steps_down(three: Beats) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from celery_dlock import ConfigurationError, Limit, Replace, Reschedule, Wait
+from celery_dlock import ConfigurationError, Limit, Queue, Replace, Reschedule, Wait
 from celery_dlock.core.access import Access
 from celery_dlock.core.checks import LONGEST_DURATION, did_you_mean, duration, quoted
 
@@ -38,10 +41,24 @@ def test_the_longest_duration_is_one() -> None:
 
 
 def test_what_is_no_duration_and_what_is_no_limit_is_quoted() -> None:
-    with pytest.raises(ConfigurationError, match=r"ttl must be .* years, got 'soon'$"):
+    with pytest.raises(ConfigurationError, match=r"ttl must be a number of seconds, got 'soon'$"):
         duration("ttl", "soon")
     with pytest.raises(ConfigurationError, match=r"got 0$"):
         Access.of(Limit("k", 0))
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("1h", 3600), ("1h30m", 5400), ("30d", 2_592_000), ("90", 90), (timedelta(minutes=5), 300)],
+)
+def test_who_writes_a_time_in_another_way_is_told_the_seconds(value: Any, seconds: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"got .*: write {seconds}$"):
+        duration("max_wait", value)
+
+
+def test_a_word_that_is_none_is_quoted() -> None:
+    with pytest.raises(ConfigurationError, match=r"^overflow is one of fail, .*, got 'drop'$"):
+        Queue(overflow="drop")  # type: ignore[arg-type]
 
 
 def test_no_wait_at_all_and_wait_without_end_may_be_meant() -> None:

@@ -21,10 +21,10 @@ A = events.Subject("a", "shop.charge", "order:{order_id}")
 BY = "shop.refund[b] on celery@one:12"
 ACQUIRED = events.Acquired(A, ("order:42",), (7,), 0.002, 30.0)
 
-REFUSED = "was refused and waits in the queue of 'k'"
+REFUSED = "was refused and parked at 'k'"
 WOKEN = "from the queue of 'k' because its turn had come"
 DUPLICATE = "had a duplicate dropped at 'k', because it was already done"
-LIVES = "b, which lives as 'charge(42)'"
+LIVES = "b, which lives under the unique claim 'charge(42)'"
 
 COURSE: list[tuple[events.Event, str]] = [
     (events.Parked(A, "k", refused=True, holder="b", by=BY), f"{REFUSED}, which was held by {BY}"),
@@ -92,7 +92,7 @@ WARNED: list[tuple[events.Event, str]] = [
     (events.Lost(A, "k", "too late"), "lost its lock on 'k': too late"),
     (
         events.Unreserved(A, "k", "m"),
-        "gave up 'k', which was kept for it: it waits for 'm', which is kept for a task that waits "
+        "no longer has 'k' reserved: it waits for 'm', which is reserved for a task that waits "
         "for 'k'",
     ),
     (events.StaleRejected(A, "k#1", 7), "was refused a late write to 'k#1' with token 7"),

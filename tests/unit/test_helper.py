@@ -114,7 +114,7 @@ def test_a_helper_that_dies_fails_one_call_and_is_started_again(helped: HelperBa
     running(helped.enter(claim("a")))
     process_of(helped).kill()
 
-    with pytest.raises(BackendUnavailable):
+    with pytest.raises(BackendUnavailable, match="the next call starts another one"):
         helped.sweep()
 
     assert isinstance(helped.leave(claim("a"), Outcome.OVER).verdict, Left)

@@ -100,14 +100,21 @@ def test_from_a_millisecond_to_a_hundred_years_all_is_a_duration(seconds: float)
     assert duration("ttl", seconds) == seconds
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 1e-6, 3.2e9, 10**400, float("inf"), float("nan")])
-def test_what_is_shorter_or_longer_is_none(seconds: float) -> None:
-    with pytest.raises(ConfigurationError, match=r"from 0\.001 to 3155760000, .* 100 years"):
+@pytest.mark.parametrize(
+    ("seconds", "allowed"),
+    [
+        *((short, r"0\.001 s or more") for short in (0, -1, 1e-6)),
+        *((long, "100 years or less") for long in (3.2e9, 10**400, float("inf"))),
+        (float("nan"), "a number of seconds"),
+    ],
+)
+def test_what_is_shorter_or_longer_is_none(seconds: float, allowed: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"ttl must be {allowed}"):
         duration("ttl", seconds)
 
 
 def test_zero_seconds_are_a_duration_only_where_zero_means_off() -> None:
     assert duration("timeout", 0, zero=True) == 0.0
     assert duration("timeout", 1e-9, zero=True) == 1e-9  # what is left of somebody's deadline
-    with pytest.raises(ConfigurationError, match="from 0 to"):
+    with pytest.raises(ConfigurationError, match="0 s or more"):
         duration("timeout", -1, zero=True)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from celery_dlock.core.lease import SECOND, Term, margin
+from celery_dlock.core.lease import NOT_RENEWED, SECOND, Term, margin
 from celery_dlock.core.state import Claim, NotHeld, Renewed, RenewVerdict, Replaced, Unknown
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.keeper import NOT_THERE, Keeper
+from celery_dlock.locks.keeper import BOUND, NOT_THERE, Keeper
 from tests.services.monotonic import Monotonic
 from tests.services.until import until
 
 TTL = 9.0
 AWAY = BackendUnavailable("away")
-NOT_IN_TIME = ("a", "it was not renewed in time")
+NOT_IN_TIME = ("a", NOT_RENEWED)
 
 
 class Store:
@@ -220,7 +220,7 @@ def test_a_lease_without_a_renewal_is_lost_in_time(stage: Stage) -> None:
         assert held.lost is None
     assert stage.losses() == []
 
-    assert held.lost == "it was not renewed in time", "by the clock alone"
+    assert held.lost == NOT_RENEWED, "by the clock alone"
     stage.tend()
     assert stage.loss() == [NOT_IN_TIME]
 
@@ -275,8 +275,8 @@ def test_a_lease_is_not_renewed_beyond_max_hold(stage: Stage) -> None:
     stage.tend(TTL)
 
     assert len(stage.store.asked) == asked
-    assert stage.loss() == [("a", "it was held for longer than 20 s")]
-    assert held.lost == "it was held for longer than 20 s"
+    assert stage.loss() == [("a", f"it was held for longer than 20 s ({BOUND})")]
+    assert held.lost == f"it was held for longer than 20 s ({BOUND})"
 
 
 def test_max_hold_shorter_than_a_third_of_the_ttl_ends_it_in_time(stage: Stage) -> None:
@@ -284,7 +284,7 @@ def test_max_hold_shorter_than_a_third_of_the_ttl_ends_it_in_time(stage: Stage) 
 
     stage.tend(1.0)
 
-    assert stage.loss() == [("a", "it was held for longer than 1 s")]
+    assert stage.loss() == [("a", f"it was held for longer than 1 s ({BOUND})")]
     assert stage.store.asked == []
 
 

@@ -18,7 +18,7 @@ from celery_dlock.core.state import (
     Unknown,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
-from celery_dlock.locks.keeper import NOT_THERE
+from celery_dlock.locks.keeper import BOUND, NOT_THERE
 from celery_dlock.locks.manager import Keeping, LockManager
 from celery_dlock.stores.base import Trait
 from celery_dlock.stores.memory import MemoryBackend
@@ -196,7 +196,7 @@ def test_beyond_max_hold_it_is_refused_and_up_to_it_it_is_not(stage: Stage) -> N
     stage.pass_time(95)
     stage.tend()
     assert stage.told.wait(10)
-    assert stage.lost == ["it was held for longer than 100 s"]
+    assert stage.lost == [f"it was held for longer than 100 s ({BOUND})"]
 
 
 def test_a_store_without_the_trait_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_dlock.core.lease import SECOND, margin
+from celery_dlock.core.lease import NOT_RENEWED, SECOND, margin
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Busy, Claim, Drop, Mode, Outcome, Park, Reason, Run, WaitMode
 from celery_dlock.errors import BackendUnavailable
@@ -383,7 +383,7 @@ def test_a_lease_that_ended_before_it_was_given_back_is_lost_and_one_that_ends_m
     store.fault = store.late = fails_for()
     manager.close()
     noticed = [term.noticed for term in lease.terms]
-    assert noticed == [None if in_time else "it was not renewed in time"]
+    assert noticed == [None if in_time else NOT_RENEWED]
 
 
 @pytest.mark.parametrize("failing", KEYS)

@@ -47,11 +47,15 @@ from celery_dlock.errors import (
 from celery_dlock.locks.refused import Refusal, Refused
 from celery_dlock.messages.headers import History
 from celery_dlock.policies import Complete, Decision, GiveUp, RunLater, WaitHere
+from celery_dlock.policies.base import Contention, HolderInfo
+from celery_dlock.policies.shipped import Fail, Queue, Reschedule, Wait
 
 KEY = "order:42"
 SUBJECT = events.Subject("id", "charge", "order:{order}")
 PAST = History("id:0:0", waits=3, since=10.0, unavailable=1, lost=2)
-FACTS = Facts(SUBJECT, PAST, eager=False, queues=False, since=10.0, waited=7.0)
+FACTS = Facts(
+    SUBJECT, PAST, eager=False, queues=False, since=10.0, waited=7.0, policy=Queue(max_wait=7)
+)
 EAGER = replace(FACTS, eager=True)
 
 
@@ -96,7 +100,7 @@ def fails(error: Exception, event: events.Event | None = None, *, gives_back: bo
     return simply(FailWith(error, event, gives_back=gives_back))
 
 
-TAKEN = LockContended(KEY, "other", 4.0)
+TAKEN = LockContended(KEY, "other", 4.0, by="task other")
 RESERVED_FOR_ANOTHER = LockContended(KEY, None, 0.0)
 LOOKS = Resend(
     1.0, PAST, "this task is running", "another delivery of this task is running", bounded=True
@@ -110,7 +114,7 @@ REPLACED = Complete(
         "key": KEY,
         "holder": None,
         "since": None,
-        "reason": "a newer message took its place in the queue",
+        "reason": "a newer call has replaced it in the queue",
     }
 )
 
@@ -135,7 +139,9 @@ ANSWERED: dict[Refusal, Any] = {
         events.Parked(SUBJECT, KEY, refused=True),
         parked=True,
     ),
-    End(Ending.TIMED_OUT): fails(LockTimeout(KEY, waited=7.0), TIMED_OUT),
+    End(Ending.TIMED_OUT): fails(
+        LockTimeout(KEY, waited=7.0, limit="max_wait=7 of Queue"), TIMED_OUT
+    ),
     End(Ending.REVOKED): Revoke(events.Revoked(SUBJECT, KEY)),
     End(Ending.DROPPED): Finish(
         REPLACED, events.Skipped(SUBJECT, KEY, None, REPLACED.result["reason"])
@@ -147,7 +153,7 @@ ANSWERED: dict[Refusal, Any] = {
 
 def rescheduled(error: LockContended) -> Any:
     past = replace(PAST, waits=4, since=10.0)
-    return simply(Resend(2.0, past, str(error), error, bounded=False))
+    return simply(Resend(2.0, past, error.why, error, bounded=False))
 
 
 #: What it comes to when the policy has said so, in a worker and eagerly.
@@ -184,7 +190,7 @@ def test_each_answer_comes_to_what_the_table_says(answer: Refusal, facts: Facts)
     if facts.eager and answer == Busy(OWN, 0, 0):  # which only shares its id
         assert asked
         assert simply(plan(facts, refused(answer), RunLater(2.0))) == fails(
-            LockContended(KEY, "id", 0.0)
+            LockContended(KEY, "id", 0.0, by="task id")
         )
         return
     assert asked == (answer in (HELD, RESERVED))
@@ -193,7 +199,7 @@ def test_each_answer_comes_to_what_the_table_says(answer: Refusal, facts: Facts)
         if asked:
             assert found == DECIDED[answer, number][facts.eager]
         elif isinstance(answer, Same):
-            own = fails(LockContended(KEY, "id", 90.0))
+            own = fails(LockContended(KEY, "id", 90.0, by="task id"))
             assert found == (own if facts.eager else replace(LOOKS, countdown=60.0))
         else:
             assert found == ANSWERED[answer]
@@ -205,9 +211,7 @@ def test_the_policy_is_told_who_has_the_key_and_how_long_it_was_waited_for() -> 
     assert (found.key, found.task_id, found.attempt, found.waited) == (KEY, "id", 3, 7.0)
     assert (found.waiting, found.full) == (2, True)
     assert found.holder is not None
-    assert (found.holder.task_id, found.holder.since, found.holder.seconds_left) == (
-        *("other", 5.0, 4.0),
-    )
+    assert found.holder == HolderInfo("other", 5.0, 4.0, "task other")
     reserved = contention(FACTS, refused(RESERVED))
     assert reserved is not None
     assert reserved.holder is None
@@ -257,3 +261,24 @@ def test_what_runs_again_is_published_or_in_the_store(queues: bool, carried: boo
 
 def _half() -> float:
     return 0.5
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"),
+    [
+        (Reschedule(max_wait=3600), "max_wait=3600 of Reschedule"),
+        (Reschedule(max_attempts=3, max_wait=None), "max_attempts=3 of Reschedule"),
+        (Wait(), "timeout=5 of Wait"),
+        (Queue(max_wait=60), "max_wait=60 of Queue"),
+    ],
+    ids=repr,
+)
+def test_who_gives_up_names_the_limit_and_who_has_the_key(policy: Any, limit: str) -> None:
+    by = "shop.charge[other] on celery@one:4711"
+    asked = Contention(KEY, "id", 3, 3600.0, HolderInfo("other", 5.0, 4.0, by), 0)
+
+    late, refused = policy.decide(asked).error, Fail().decide(asked)
+
+    assert (type(late), late.limit, late.by) == (LockTimeout, limit, by)
+    assert isinstance(refused, GiveUp)
+    assert repr(refused.error) == repr(LockContended(KEY, "other", 4.0, by=by))

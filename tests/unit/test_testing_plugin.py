@@ -123,6 +123,7 @@ def test_a_project_tells_a_fenced_task_from_one_that_is_not(tmp_path: Path) -> N
     assert "2 passed" in told, told
     assert "1 failed" in told, told
     assert "E   AssertionError: shop.pay_unfenced came too late and nothing refused it" in told
+    assert "with token " in told
     assert "fencing.admit(connection)" in told
     assert "stale.py:" not in told  # the trace ends in the user's test
 

@@ -272,7 +272,7 @@ def test_how_one_waits_and_when_it_gives_up(app: Celery, open_site: Open) -> Non
     }
     assert ">parked</td>" in rows["pay"]
     assert re.search(r'data-is="Gives up in"><time[^>]*>1 h (29|30) min', rows["pay"])
-    assert ">asks again by itself</td>" in rows["ask"]
+    assert ">rescheduled</td>" in rows["ask"]
     assert 'data-is="Gives up in" class="none"></td>' in rows["ask"]
 
     claim = Claim("order:42", "ship:0:0", "nonce-ship", MINUTE, successor="ship:1:0")

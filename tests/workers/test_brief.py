@@ -106,7 +106,7 @@ def test_a_tool_in_the_child_can_tell_a_delivery_without_a_body(desk: Desk, poli
 @pytest.mark.parametrize(
     ("policy", "line"),
     [
-        (Queue(), "was refused and waits in the queue of 'order:42', which was held by lock() on "),
+        (Queue(), "was refused and parked at 'order:42', which was held by lock() on "),
         (Reschedule(), "was rescheduled by "),
         ("skip", "was skipped: 'order:42' was held by lock() on "),
     ],

@@ -45,6 +45,7 @@ def test_it_keeps_a_task_of_the_same_key_off(desk: Desk) -> None:
         assert desk.holders("order:42") != []
 
     assert type(refused.result) is LockContended
+    assert str(refused.result).startswith("'order:42' is held by lock() on ")
     assert other.get() == 43
     assert desk.holders("order:42") == []
 
@@ -115,6 +116,7 @@ def test_it_gives_up_after_its_timeout(desk: Desk) -> None:
 
     assert 0.2 <= caught.value.waited <= time.monotonic() - before
     assert other.owner.startswith(str(caught.value.holder))
+    assert caught.value.limit == "timeout=0.2 of lock()"
 
 
 def test_of_several_keys_it_takes_all_or_none(desk: Desk) -> None:

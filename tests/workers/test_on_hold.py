@@ -68,7 +68,7 @@ def test_who_queues_waits_until_it_ends(desk: Desk, caplog: pytest.LogCaptureFix
     desk.deliver_all()
 
     assert desk.result(sent.id).result == 42
-    waits = f"was refused and waits in the queue of {KEY!r}, which was on hold, by {WHO}"
+    waits = f"was refused and parked at {KEY!r}, which was on hold, by {WHO}"
     assert f"Task charge[{sent.id}] {waits}" in caplog.text
     (event,) = desk.happened(Parked)
     assert (event.holder, event.by, event.hold) == (None, "", WHO)
@@ -91,7 +91,7 @@ def test_one_that_is_skipped_or_fails_says_who_and_why(desk: Desk) -> None:
     assert [event.hold for event in desk.happened(Contended)] == [WHO]
     with pytest.raises(LockContended) as error:
         fails(42)
-    assert (str(error.value), error.value.hold, error.value.holder) == (CLOSED, WHO, None)
+    assert (error.value.why, error.value.hold, error.value.holder) == (CLOSED, WHO, None)
 
 
 def test_one_that_waits_in_its_slot_gives_up(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

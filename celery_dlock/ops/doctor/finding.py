@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
-from celery_dlock.ops import event_text
+from celery_dlock.core import sentences
 from celery_dlock.settings import Settings
 from celery_dlock.stores.base import servers_of
 
@@ -150,7 +150,7 @@ def examined(checks: Checks[F], place: str, read: Callable[[], F]) -> Iterator[F
 def listed(names: Iterable[str], most: int = 5) -> str:
     """*names* for a sentence, a few of them; empty if there are none."""
     ordered = sorted(set(names))
-    return event_text.listed(ordered, most) if ordered else ""
+    return sentences.listed(ordered, most) if ordered else ""
 
 
 #: How the stores on Redis say it.

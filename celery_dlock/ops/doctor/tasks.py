@@ -167,7 +167,7 @@ CHECKS: Mapping[str, Check[Locked]] = {
         promise="A duplicate call of a unique task gets a result object that never becomes ready.",
         fix="a result_backend that stores results",
     ),
-    "unique-copies": Weak(
+    "unique-duplicates": Weak(
         lambda task: task.unique and task.done_ttl == 0,
         "dlock_done_ttl = 0, so a duplicate of a finished task is not dropped",
         promise="A unique task whose message seems to be lost is published again under its id. If "

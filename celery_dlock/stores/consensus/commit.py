@@ -86,7 +86,10 @@ class KeyMutexes:
         """
         with self.at(key, 0 if first else COMMIT_TIMEOUT):
             give_up = time.monotonic() + COMMIT_TIMEOUT
-            why = f"other processes keep changing {key!r}"
+            why = (
+                f"other processes keep changing {key!r} in the lock store, and came first for "
+                f"{COMMIT_TIMEOUT:g} s: nothing was done. Let fewer of them ask for it at once"
+            )
             for failed in count():
                 try:
                     done = attempt()

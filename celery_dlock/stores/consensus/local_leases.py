@@ -45,7 +45,10 @@ class LocalLeases:
         """
         with self._mutex:
             if row in self._expired:
-                raise BackendUnavailable(f"{row.key!r} is still being given up")
+                raise BackendUnavailable(
+                    f"a lease of this process at {row.key!r} has expired, and is not yet released "
+                    "in the lock store: ask again in a moment"
+                )
             self._may_stay(row, self._monotonic() + ttl / SECOND)
 
     def answered(self, row: Name) -> None:

@@ -5,7 +5,6 @@ The options bear etcd3's names. Nothing of the URL goes into a message: it may c
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import servers_of
 
@@ -68,7 +68,7 @@ def address_of(url: str, driver: Mapping[str, Any]) -> Address:
         user=user,
         password=password,
         tls=_certificates(url.lower().startswith("etcd+https:"), driver),
-        timeout=_timeout(driver.get("timeout", ANSWER_TIMEOUT)),
+        timeout=duration("timeout in dlock_backend_options", driver.get("timeout", ANSWER_TIMEOUT)),
         grpc_options=_grpc_options(driver.get("grpc_options", ())),
     )
 
@@ -102,10 +102,14 @@ def _certificates(secure: bool, driver: Mapping[str, Any]) -> Certificates | Non
     given = {name: driver[name] for name in _TLS if driver.get(name) is not None}
     if not secure:
         if given:
-            raise ConfigurationError(f"{', '.join(given)} needs etcd+https://")
+            raise ConfigurationError(
+                f"{', '.join(given)} in dlock_backend_options needs etcd+https:// in dlock_url"
+            )
         return None
     if ("cert_cert" in given) != ("cert_key" in given):
-        raise ConfigurationError("cert_cert and cert_key are given both, or neither")
+        raise ConfigurationError(
+            "dlock_backend_options has only one of cert_cert and cert_key: give both, or neither"
+        )
     files = {name: _content(name, path) for name, path in given.items()}
     return Certificates(files.get("ca_cert"), files.get("cert_cert"), files.get("cert_key"))
 
@@ -114,18 +118,13 @@ def _content(name: str, path: Any) -> bytes:
     try:
         content = Path(path).read_bytes()
     except (OSError, TypeError) as exc:
-        raise ConfigurationError(f"{name} must be a file to read, got {path!r}: {exc}") from exc
+        what = f"{name} in dlock_backend_options must be a file to read"
+        raise ConfigurationError(f"{what}, got {path!r}: {exc}") from exc
     if b"-----BEGIN" not in content:
-        raise ConfigurationError(f"{name} must be a file in PEM, got {path!r}")
+        raise ConfigurationError(
+            f"{name} in dlock_backend_options must be a file in PEM, got {path!r}"
+        )
     return content
-
-
-def _timeout(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"timeout must be a number of seconds, got {value!r}")
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigurationError(f"timeout must be a number of seconds above 0, got {value!r}")
-    return float(value)
 
 
 def _grpc_options(value: Any) -> tuple[tuple[str, Any], ...]:
@@ -135,5 +134,7 @@ def _grpc_options(value: Any) -> tuple[tuple[str, Any], ...]:
     except (TypeError, ValueError):
         options = ((None, None),)
     if not all(isinstance(name, str) and isinstance(v, int | str | bytes) for name, v in options):
-        raise ConfigurationError("grpc_options must be pairs of a name and a number or text")
+        raise ConfigurationError(
+            "grpc_options in dlock_backend_options must be pairs of a name and a number or text"
+        )
     return options

@@ -68,6 +68,11 @@ class EtcdClient:
         self._at = os.getpid() % len(address.endpoints)
         self._token: str | None = None
 
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return self._address.place
+
     def call(self, name: str, request: Any, *, repeats: bool) -> Any:
         """The answer to *request*.
 

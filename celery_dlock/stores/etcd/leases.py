@@ -100,7 +100,10 @@ class _Lease:
                 if self._good_until >= instant and (term is None or term == self._term):
                     return self._id
                 self._prolong(late=self._good_until < instant)
-            raise BackendUnavailable("etcd lets leases end that it has just prolonged")
+            raise BackendUnavailable(
+                f"{self._client.place} ended a lease {ATTEMPTS} times that it had just prolonged: "
+                "its answers take longer than a lease, or its members do not agree who leads"
+            )
 
     def gone(self) -> None:
         self._good_until = -math.inf

@@ -104,7 +104,10 @@ class EtcdRows(Rows):
         if held:
             term = int(answer.header.raft_term)
             if session.leases.lasting(commit.lease, since, term) != held:
-                raise BackendUnavailable(f"{self._address.place} has lost the lease of a new row")
+                raise BackendUnavailable(
+                    f"{self._address.place} ended the lease under which it had just stored "
+                    f"{commit.name.key!r}: nothing is held. Ask again; there is another lease then"
+                )
         return _committed(commit, int(answer.header.revision))
 
     def alive(self, holders: Sequence[Name], lease: int) -> list[bool]:
@@ -234,7 +237,10 @@ class EtcdRows(Rows):
                 return act(session, *args)
             except LeaseGone:
                 session.leases.gone()
-        raise BackendUnavailable(f"{self._address.place} has lost every lease that it granted")
+        raise BackendUnavailable(
+            f"{self._address.place} did not know a lease that it had just granted, {ATTEMPTS} "
+            "times: it loses data, or dlock_url names members of several clusters"
+        )
 
 
 class _Page(NamedTuple):

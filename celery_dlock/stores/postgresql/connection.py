@@ -242,7 +242,8 @@ class Connections:
                 self._mutex.wait_for(self._has_room, ANSWER_TIMEOUT)
             if not self._has_room() and self._unanswered:
                 raise BackendUnavailable(
-                    f"PostgreSQL at {self._where}: {len(self._unanswered)} requests are unanswered"
+                    f"PostgreSQL at {self._where}: {len(self._unanswered)} requests are "
+                    "unanswered, and no more are sent; pg_stat_activity shows what they wait for"
                 )
             connection, self._idle = self._idle, None
             self._flying += 1

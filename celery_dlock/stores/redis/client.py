@@ -209,7 +209,7 @@ def _fly(client: Any, commands: Sequence[Command]) -> list[Any]:
 def _copied(answers: list[Any], replicas: Any, copies: Copies) -> list[Any]:
     """*answers*, if so many servers have told in time that they have what was written."""
     if isinstance(replicas, Exception):
-        return [TooFewCopies(f"copies cannot be waited for: {replicas}")] * len(answers)
+        return [TooFewCopies(f"replicas cannot be waited for: {replicas}")] * len(answers)
     if replicas >= copies.replicas:
         return answers
     came = f"{replicas} of {copies.replicas} replicas within {copies.timeout:g} s"

@@ -108,7 +108,8 @@ def _queue(servers: Servers, place: str | None) -> int:
         return 0
     (address,) = Servers.of(f"redlock://{place}", PORT).addresses
     if address not in servers.addresses:
-        raise ConfigurationError("the queue of a redlock:// URL is on one of its nodes")
+        nodes = ", ".join(f"{host}:{port}" for host, port in servers.addresses)
+        raise ConfigurationError(f"queue= of a redlock:// URL is none of its nodes: {nodes}")
     return servers.addresses.index(address)
 
 

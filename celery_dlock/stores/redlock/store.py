@@ -32,6 +32,7 @@ from celery_dlock.core.state import (
     Run,
     Unknown,
     Waiting,
+    task_id_of,
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -123,7 +124,8 @@ class RedlockBackend(NoteStore):
             if reply is None:
                 place = self._pool().nodes[self._named.queue].place
                 raise BackendUnavailable(
-                    f"the queue's node {place} did not hear that {claim.task} released {claim.key}"
+                    f"the queue's node {place} did not hear that task {task_id_of(claim.task)} "
+                    f"released {claim.key!r}, and is told again"
                 )
             was_there = list(answers.nodes.values())
             unknown = quorum.size - len(was_there)

@@ -8,13 +8,13 @@ eventlet the whole process waits with it.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
+from celery_dlock.core.checks import duration
 from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Renew
 from celery_dlock.core.state import (
     WINDOW,
@@ -143,9 +143,9 @@ class SqliteBackend(SqlBackend):
 
     def __init__(self, path: Path, options: BackendOptions) -> None:
         if path.is_dir():
-            raise ConfigurationError(f"{path} is a folder; name a file in it")
+            raise ConfigurationError(f"{path} of dlock_url is a folder; name a file in it")
         if not path.parent.is_dir():
-            raise ConfigurationError(f"the folder {path.parent} does not exist; {path} needs it")
+            raise ConfigurationError(f"the folder {path.parent} of dlock_url does not exist")
         self._file = DatabaseFile(path, _timeout(options))
         super().__init__(options)
         self._now = options.clock or wall_clock
@@ -156,8 +156,8 @@ class SqliteBackend(SqlBackend):
         host, slash, path = rest.partition("/")
         if scheme != "sqlite" or host or "?" in path:
             raise ConfigurationError(  # not quoted: what stands there may be a password
-                "the URL is not of the form sqlite:///relative.db or sqlite:////absolute/path.db; "
-                "options go to dlock_backend_options"
+                "dlock_url is not of the form sqlite:///relative.db or "
+                "sqlite:////absolute/path.db; options go to dlock_backend_options"
             )
         if not slash or path in ("", ":memory:"):
             raise ConfigurationError(
@@ -244,9 +244,7 @@ def _timeout(options: BackendOptions) -> float:
             f"dlock_backend_options for sqlite knows timeout only, got {', '.join(unknown)}"
         )
     timeout = options.driver.get("timeout", BUSY_TIMEOUT)
-    if not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout < 0:
-        raise ConfigurationError(f"timeout must be a number of seconds, got {timeout!r}")
-    return float(timeout)
+    return duration("timeout in dlock_backend_options", timeout, zero=True)
 
 
 def _renewed(rows: SqliteKeyRows, claim: Claim) -> RenewVerdict:

@@ -72,7 +72,7 @@ def _parts(url: str) -> tuple[str | None, str, str]:
         collect_hosts(hosts)
     except ValueError:
         raise ConfigurationError(
-            "the URL is not of the form zookeeper://host1:2181,host2:2181/folder"
+            "dlock_url is not of the form zookeeper://host1:2181,host2:2181/folder"
         ) from None
     if parts.query or parts.fragment:
         raise ConfigurationError(
@@ -95,9 +95,11 @@ def _driver(driver: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("use_ssl"):  # kazoo alone would take any server's certificate for its own
         settings.setdefault("check_hostname", settings.get("verify_certs", True))
     if settings.get("check_hostname") and not settings.get("verify_certs", True):
-        raise ConfigurationError("check_hostname needs verify_certs")
+        raise ConfigurationError("check_hostname in dlock_backend_options needs verify_certs")
     if settings.get("sasl_options") and importlib.util.find_spec("puresasl") is None:
-        raise ConfigurationError('sasl_options need another package: pip install "kazoo[sasl]"')
+        raise ConfigurationError(
+            'sasl_options in dlock_backend_options need another package: pip install "kazoo[sasl]"'
+        )
     return settings
 
 

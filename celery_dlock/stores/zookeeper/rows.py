@@ -203,7 +203,10 @@ class MultiOperation:
 
     def send(self, kazoo: Any) -> Any:
         if self.size > LARGEST_REQUEST:
-            raise BackendUnavailable(f"a commit of {self.size} bytes is more than it takes")
+            raise BackendUnavailable(
+                f"the change of {self.commit.name.key!r} has {self.size} bytes, and a server takes "
+                f"{LARGEST_REQUEST}: nothing was done. Give its tasks smaller arguments"
+            )
         transaction = kazoo.transaction()
         acl = kazoo.default_acl or OPEN_ACL_UNSAFE
         transaction.operations += [
