@@ -32,6 +32,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_dlock.core.edits import (
+    all_held_as,
     ask_to_give_way,
     ask_with_limit,
     backlog,
@@ -122,7 +123,7 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     if holder is not None and claim.successor:
         state = reserve(state, claim, holder, now)
     others_carry = carried(state, claim.task)
-    state, wakes = settle(state, now)
+    state, wakes = settle(state, now, left=None if holder is None else claim)
     if claim.again:
         first_wakes = (g for g in state.grants if g.parked and g.woken == 1 and not g.taker)
         wakes += tuple(g for g in first_wakes if g not in wakes)
@@ -195,6 +196,8 @@ def _take_turn(
         return replace_grant(state, taken), End(ending, grant.by)
     state = drop_grant(state, claim.task)
     if free(state, claim.mode) and not claim.enqueues:
+        if claim.mode is not grant.mode:  # so do others who were parked when it was that
+            state = all_held_as(state, claim)
         return hold(state, claim, now, token)
     # The limit or the mode has changed since the task was woken, or it came too late for it: back
     # to the head.
@@ -227,13 +230,11 @@ def _start_or_wait(
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not (started or at_head) and 0 < claim.max_waiting <= backlog(later):
         seen = [w for w in messages(later) if w.task in window]
-        own = (w for w in seen if w.makes_room_for == claim.name)
-        oldest = next(own, None) if claim.drop_oldest else None
-        if oldest is not None:
-            state = to_grant(state, oldest, now, Ending.DROPPED)
-        elif not claim.drop_oldest or backlog(later) > len(seen):
-            return state, replace(_busy(state, now), full=True)
-        # Else all that wait are others': it is the first of its own.
+        own = [w for w in seen if (w.name, w.keyset) == (claim.name, claim.keyset)]
+        if len(own) + backlog(later) - len(seen) >= claim.max_waiting:  # unseen ones may be, too
+            if not (own and claim.drop_oldest):
+                return state, replace(_busy(state, now), full=True)
+            state = to_grant(state, own[0], now, Ending.DROPPED)
     return insert(state, claim, now, rank, None, arrived), _park(state, _first_to_end(state))
 
 

@@ -107,16 +107,18 @@ class Claim:
     newest claim that asks decides for all. 0 says nothing of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
-    messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
-    of its ``name`` makes room when it is full, or this one has to go, and ``keep`` whether the
-    store has the message also while the task runs. ``ordered`` is whether the order was promised
-    to whoever published it: then nobody overtakes it, however long it takes.
+    messages of its task's calls with the same keys may wait there (0: no end, for both),
+    ``drop_oldest`` whether the first of these makes room, or this one has to go, and ``keep``
+    whether the store has the message also while the task runs. ``ordered`` is whether the order was
+    promised to whoever published it: then nobody overtakes it, however long it takes.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
 
     ``name`` and ``where`` are for people: what asks, a task by its name, and in which process, as
-    in ``worker@host:4711``.
+    in ``worker@host:4711``. ``entry`` is which entry of its task's lock it is (from 1 on): who
+    waits by the same entry of a task of that name is held as the newest one is that runs; 0 speaks
+    for nobody else. ``keyset`` tells its task's calls apart where each has several keys.
 
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
     as its ``patience``; its own task if that waits for the key ``elsewhere``. ``again`` says that
@@ -147,15 +149,12 @@ class Claim:
     begun: bool = True
     name: str = ""
     where: str = ""
+    entry: int = 0
+    keyset: str = ""
 
     @property
     def owner(self) -> str:
         return f"{self.task}|{self.nonce}"
-
-    @property
-    def makes_room_for(self) -> str | None:
-        """As its :class:`Waiting` has it."""
-        return self.name if self.drop_oldest else None
 
     @property
     def order(self) -> tuple[bool, str]:
@@ -301,7 +300,8 @@ class Waiting:
 
     ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when
     a parked task has waited for long enough, if there is such an end; later by what the key was
-    ``paused``. It ``makes_room_for`` newer tasks of that name, and for no others.
+    ``paused``. ``name``, ``entry`` and ``keyset`` are those of its claim; without an entry it is
+    held as it says itself, as after it was woken and the key was not free in its ``mode``.
     """
 
     task: str
@@ -311,7 +311,9 @@ class Waiting:
     expires: int | None
     gives_up: int | None = None
     ordered: bool = False
-    makes_room_for: str | None = None
+    name: str = ""
+    entry: int = 0
+    keyset: str = ""
 
     @property
     def parked(self) -> bool:

@@ -27,6 +27,7 @@ from celery_dlock.core.state import Claim, Drop, Park, WaitMode
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.claims import how_held
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History
 from celery_dlock.messages.refusals import is_refusal
@@ -252,10 +253,10 @@ class Outgoing:
             self.history.task,
             nonce="",
             ttl=0,
-            mode=access.mode,
-            limit=access.limit,
             wait=WaitMode.ENQUEUE,
             gives_up=int((queueing.max_wait or 0) * SECOND) if queueing else 0,
+            name=self.execution.task.name,
+            **how_held(access),
         )
 
     def _emit(self, event: Any) -> None:

@@ -16,6 +16,7 @@ from celery_dlock.testing.contract import (
 from tests.contract.rules import (
     cooling,
     dead_letters,
+    deploying,
     ending,
     holding,
     keeping,
@@ -44,6 +45,7 @@ class Taking(
     keeping.Reserving,
     outcomes.Outcomes,
     outcomes.Repeating,
+    deploying.Deploying,
 ):
     """What the machine decides as a task takes, keeps and leaves its key."""
 
