@@ -1,8 +1,4 @@
-"""The lab's app with the task ``work``, as two versions of a project define it.
-
-``version`` in the worker's configuration names one of ``VERSIONS``. A body that runs in a worker
-with ``holds`` stays until the test lets that go.
-"""
+"""The lab's app with the task ``work``, in the version of its project that ``version`` names."""
 
 from __future__ import annotations
 
@@ -20,42 +16,50 @@ from tests.services.lab import Journal, hold_at
 
 KEY = "order:{order}"
 
+#: Bodies of calls from these numbers on stay until the test lets "middle" go, and then, in a worker
+#: that ``holds``, until it lets "late" go.
+MIDDLE, LATE = 8, 16
 
-def at_once(order: str, number: int = 0) -> int:
+
+def _three(order: str, number: int) -> int:
     """What a function says for the limit of a call."""
     return 3
 
 
-_SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
-
 VERSIONS: dict[str, dict[str, Any]] = {
     "alone": {"key": KEY},
-    "three at once": {"key": Limit(KEY, 3)},
-    "as many as a function says": {"key": Limit(KEY, at_once)},
-    "reads": {"key": Shared(KEY)},
-    "rescheduled": {"key": KEY, "on_contention": _SOON},
-    "kept": {"key": KEY, "on_contention": Queue(keep=True)},
+    "three": {"key": Limit(KEY, 3)},
+    "by function": {"key": Limit(KEY, _three)},
+    "shared": {"key": Shared(KEY)},
+    "reschedule": {
+        "key": KEY,
+        "on_contention": Reschedule(backoff=FullJitter(base=0.05, cap=0.2)),
+    },
+    "keep": {"key": KEY, "on_contention": Queue(keep=True)},
     "ordered": {"key": KEY, "on_contention": Queue(ordered="publish")},
-    "two keys": {"key": [KEY, "customer:{order}"]},
-    "beside its old name": {"key": KEY, "name": "renamed"},
-    "all options": {
+    "another key": {"key": [KEY, "customer:{order}"]},
+    "another name": {"key": KEY, "name": "work anew"},
+    "many options": {
         "key": Limit(KEY, 1, cooldown=0.01),
         "parents": "orders",
-        "on_contention": Queue(max_waiting=100, overflow="drop_oldest"),
+        "on_contention": Queue(max_waiting=100, overflow="drop_oldest", max_wait=600),
         "unique": "done",
         "reserve": "retry",
     },
 }
 
 
-def _define(app: Celery, folder: Path, version: str, holds: str | None) -> None:
+def _define(app: Celery, folder: Path, version: str, *, holds: bool) -> None:
     journal = Journal(folder / "journal")
 
-    def work(order: str, number: int = 0) -> int:
-        journal.write("start", order=order, number=number, version=version)
-        if holds is not None:
-            hold_at(folder, holds)
-        journal.write("end", order=order, number=number, version=version)
+    def work(order: str, number: int) -> int:
+        about = {"id": number, "order": order, "version": version}
+        journal.write("start", **about)
+        if number >= MIDDLE:
+            hold_at(folder, "middle")
+        if holds and number >= LATE:
+            hold_at(folder, "late")
+        journal.write("end", **about)
         return number
 
     options = {"on_contention": Queue(), **VERSIONS[version]}
@@ -72,8 +76,8 @@ def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(name)
     with _building:
-        app = lab.app
+        app: Celery = lab.app
         if "work" not in app.tasks:
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
-            _define(app, Path(config["folder"]), config["version"], config.get("holds"))
+            _define(app, Path(config["folder"]), config["version"], holds=config["holds"])
     return app

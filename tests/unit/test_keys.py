@@ -128,6 +128,23 @@ class TestSeveralKeys:
         assert Keys.of([("a", READS), *limits(b=3), *alike("c")]).first == "c"
         assert Keys.of([("a", READS), ("b", READS)]).first == "a"
 
+    def test_that_are_shared_beside_others_are_read_as_parents_are(self) -> None:
+        keys = Keys.of([("b", READS), *limits(c=3), *alike("d")], ("a",))
+
+        assert (keys.own, keys.parents) == (("d", "c"), ("a", "b"))
+        assert Keys.of([("a", READS), ("b", READS)]).own == ("a", "b")
+
+    def test_of_several_each_knows_the_calls_with_the_same_ones(self) -> None:
+        def sets(*pairs: tuple[str, Access]) -> set[str]:
+            return {access.keyset for access in Keys.of(pairs).access.values()}
+
+        both, turned, others = (sets(*alike(*names)) for names in ("ab", "ba", "ac"))
+
+        assert len(both) == 1
+        assert len(both | turned | others) == 3
+        assert sets(*alike(*"ab"), ("c", READS)) == both
+        assert sets(*alike("a")) == sets(*alike("a"), ("c", READS)) == {""}
+
     def test_that_are_asked_for_in_two_ways_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="'a' is given twice, and not in the same way"):
             Keys.of([*limits(a=3), *alike("a")])
