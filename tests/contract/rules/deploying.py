@@ -87,14 +87,18 @@ class Deploying(KeyTests):
         assert woken(key.enter("other 0", wait=QUEUE, **OTHER, **THREE)) == ["work 1", "other 1"]
 
     @pytest.mark.parametrize(
-        "reads",
-        [{"name": "other", "entry": 2}, {"name": "work", "entry": 1}, {"name": "other"}],
-        ids=["of another task", "of another entry", "of a block"],
+        ("reads", "writes"),
+        [
+            (WORK, OTHER),
+            (WORK, {"name": "work", "entry": 2}),
+            (WORK, {"name": "work"}),
+            ({"name": "lock()"}, {"name": "lock()"}),
+        ],
+        ids=["of another task", "of another entry", "of none", "of blocks"],
     )
     def test_a_reader_makes_no_reader_of_who_waits_by_something_else(
-        self, key: Key, reads: dict[str, Any]
+        self, key: Key, reads: dict[str, Any], writes: dict[str, Any]
     ) -> None:
-        writes: dict[str, Any] = {"name": "work", "entry": 2}
         key.runs("r0", "r1", mode=SHARED, **reads)
         key.parks("w0", "w1", **writes)
         key.parks("r2", "r3", mode=SHARED, **reads)
