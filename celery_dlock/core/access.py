@@ -8,7 +8,9 @@ the wide limit than the narrow one lets through.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from operator import itemgetter
 from typing import Self
 
 from celery_dlock.core.checks import optional_duration, quoted
@@ -43,7 +45,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A key that is held for reading: together with all other readers, and with no writer."""
+    """A key that is held for reading: together with all other readers, and with no writer.
+
+    Beside a key that is held otherwise it is read for the sake of that one, as a parent is.
+    """
 
     key: Key
 
@@ -59,13 +64,17 @@ WantedText = str | Limit | Shared
 class Access:
     """How one key is held; its slot stays closed for *cooldown* seconds from the start on.
 
-    Where a *function* says the limit of a call it is 0 until it was asked.
+    Where a *function* says the limit of a call it is 0 until it was asked. *entry* and *keyset* are
+    those of its claims: the number of the entry in the lock of its task, and what tells the calls
+    with the same keys apart from others.
     """
 
     mode: Mode = Mode.EXCLUSIVE
     limit: int = 1
     cooldown: float = 0.0
     function: LimitFunction | None = None
+    entry: int = field(default=0, compare=False)
+    keyset: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, entry: Wanted) -> Self:
@@ -156,13 +165,13 @@ def check_alike(keys: Iterable[tuple[str, Access]]) -> None:
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one call: its own with the *access* to each, in the order in which it asks for
-    them, and their *parents*, which it holds for reading.
+    them, and those that it only *reads* for their sake: their parents, and what is shared.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for a key that is both.
     """
 
     access: Mapping[str, Access]
-    parents: tuple[str, ...] = ()
+    reads: Mapping[str, Access] = field(default_factory=dict[str, Access])
 
     @classmethod
     def of(cls, keys: Sequence[tuple[str, Access]], parents: Iterable[str] = ()) -> Self:
@@ -170,11 +179,17 @@ class Keys:
         if len(keys) == 1 and not parents:
             return cls(dict(keys))
         check_alike(keys)
-        ordered = sorted(keys, key=lambda pair: ask_order(pair[0], pair[1].mode))
-        return cls(dict(ordered), tuple(sorted(set(parents))))
+        own = {key: access for key, access in keys if access.mode is not Mode.SHARED} or dict(keys)
+        reads = {key: Access(Mode.SHARED) for key in parents}
+        reads |= {key: access for key, access in keys if key not in own}
+        if len(own) > 1:
+            keyset = blake2b("\0".join(own).encode(), digest_size=6).hexdigest()
+            own = {key: replace(access, keyset=keyset) for key, access in own.items()}
+        ordered = sorted(own.items(), key=lambda pair: ask_order(pair[0], pair[1].mode))
+        return cls(dict(ordered), dict(sorted(reads.items(), key=itemgetter(0))))
 
     def __post_init__(self) -> None:
-        if both := self.parents and self.access.keys() & self.parents:
+        if both := self.access.keys() & self.reads.keys():
             raise ConfigurationError(f"{min(both)!r} cannot be both a key and its own parent")
 
     def limited(self, ask: Callable[[str, LimitFunction], int]) -> Keys:
@@ -190,10 +205,13 @@ class Keys:
         return tuple(self.access)
 
     @property
+    def parents(self) -> tuple[str, ...]:
+        return tuple(self.reads)
+
+    @property
     def first(self) -> str:
-        """The key at which a message waits before it has asked: readers wait in no order."""
-        in_order = (key for key, access in self.access.items() if access.mode is not Mode.SHARED)
-        return next(in_order, self.own[0])
+        """The key at which a message waits before it has asked."""
+        return self.own[0]
 
     @property
     def all(self) -> tuple[str, ...]:

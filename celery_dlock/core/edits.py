@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from celery_dlock.core.state import (
     GAVE_WAY,
+    WINDOW,
     Cause,
     Claim,
     Cooling,
@@ -177,17 +178,34 @@ def insert(
     begins = now if state.hold is None else state.hold.until
     gives_up = begins + claim.gives_up - state.paused if impatient else None
     since = now if arrived is None else arrived
-    ordered, newer, terms = claim.ordered, claim.makes_room_for, (claim.task, claim.mode, rank)
     due = now + claim.delay if claim.enqueues and claim.delay else 0
-    return _add(state, Waiting(*terms, since, expires, gives_up, ordered, newer, due))
+    whose = (claim.name, claim.entry, claim.keyset)
+    entry = (claim.task, claim.mode, rank, since, expires, gives_up, claim.ordered, *whose)
+    return _add(state, Waiting(*entry, due))
 
 
 def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
-    """Back into the queue as the first, with the patience that was left when it had its *turn*."""
+    """Back into the queue as the first, with the patience that was left when it had its *turn*.
+
+    One that was refused because it asks in another mode is not taken for that of others again.
+    """
     rank, ordered = state.first - 1, claim.ordered or turn.ordered
     since = now if turn.arrived is None else turn.arrived
-    newer, terms = claim.makes_room_for, (claim.task, claim.mode, rank)
-    return _add(state, Waiting(*terms, since, None, turn.gives_up, ordered, newer))
+    whose = (claim.name, claim.entry if claim.mode is turn.mode else 0, claim.keyset)
+    entry = (claim.task, claim.mode, rank, since, None, turn.gives_up, ordered, *whose)
+    return _add(state, Waiting(*entry))
+
+
+def held_as(entry: Waiting, claim: Claim) -> Waiting:
+    """*entry* in the mode of *claim*, if it waits by the same entry of the same task's lock."""
+    is_alike = claim.entry and (entry.name, entry.entry) == (claim.name, claim.entry)
+    return replace(entry, mode=claim.mode) if is_alike and entry.mode is not claim.mode else entry
+
+
+def all_held_as(state: KeyState, claim: Claim) -> KeyState:
+    """The same of all who are loaded and wait."""
+    window, others = state.waiting[:WINDOW], state.waiting[WINDOW:]
+    return replace(state, waiting=(*(held_as(entry, claim) for entry in window), *others))
 
 
 def _add(state: KeyState, entry: Waiting) -> KeyState:
@@ -204,16 +222,17 @@ def to_grant(
     state: KeyState, entry: Waiting, now: int, ending: Ending | None = None, by: str = ""
 ) -> KeyState:
     """Out of the queue, into the turns: a parked task is woken when it is due, to end at once."""
-    early = entry.due if ending is None else 0
-    due = max(now, early) if entry.expires is None else entry.expires
+    at = max(now, entry.due if ending is None else now)
+    due, early = (at, at > now) if entry.expires is None else (entry.expires, False)
     limit = limit_of(state) if entry.mode is Mode.LIMITED else 1
     grant = Grant(
         *(entry.task, entry.mode, limit, entry.parked, 0, due, ending),
         gives_up=entry.gives_up,
         ordered=entry.ordered,
         by=by,
-        name=entry.makes_room_for or "",
-        early=due > now and entry.expires is None,
+        early=early,
+        name=entry.name if early else "",
+        keyset=entry.keyset if early else "",
         arrived=entry.arrived,
     )
     state = drop_entry(state, entry.task)

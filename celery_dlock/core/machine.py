@@ -32,6 +32,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_dlock.core.edits import (
+    all_held_as,
     ask_to_give_way,
     ask_with_limit,
     backlog,
@@ -123,7 +124,7 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     if holder is not None and claim.successor:
         state = reserve(state, claim, holder, now)
     others_carry = carried(state, claim.task)
-    state, wakes = settle(state, now)
+    state, wakes = settle(state, now, left=None if holder is None else claim)
     if claim.again:
         first_wakes = (g for g in state.grants if g.parked and g.woken == 1 and not g.taker)
         wakes += tuple(g for g in first_wakes if g not in wakes)
@@ -196,6 +197,8 @@ def _take_turn(
         return replace_grant(state, taken), End(ending, grant.by)
     state = drop_grant(state, claim.task)
     if free(state, claim.mode) and not claim.enqueues:
+        if claim.mode is not grant.mode:  # so do others who were parked when it was that
+            state = all_held_as(state, claim)
         return hold(state, claim, now, token)
     # The limit or the mode has changed since the task was woken, or it came too late for it: back
     # to the head.
@@ -228,13 +231,11 @@ def _start_or_wait(
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not (started or at_head) and 0 < claim.max_waiting <= backlog(later):
         seen = [w for w in messages(later) if w.task in window]
-        own = (w for w in seen if w.makes_room_for == claim.name)
-        oldest = next(own, None) if claim.drop_oldest else None
-        if oldest is not None:
-            state = to_grant(state, oldest, now, Ending.DROPPED)
-        elif not claim.drop_oldest or backlog(later) > len(seen):
-            return state, replace(_busy(state, now), full=True)
-        # Else all that wait are others': it is the first of its own.
+        own = [w for w in seen if (w.name, w.keyset) == (claim.name, claim.keyset)]
+        if len(own) + backlog(later) - len(seen) >= claim.max_waiting:  # unseen ones may be, too
+            if not (own and claim.drop_oldest):
+                return state, replace(_busy(state, now), full=True)
+            state = to_grant(state, own[0], now, Ending.DROPPED)
     state = insert(state, claim, now, rank, None, arrived)
     state = _newest_only(state, claim, now) if claim.drop_oldest else state
     return state, _park(state, _first_to_end(state))
@@ -244,13 +245,14 @@ def _newest_only(state: KeyState, claim: Claim, now: int) -> KeyState:
     """*claim*, which waits now, takes the place of a retry that is not due yet. If it is a retry
     itself, which asks for the next turn, it makes room for a newer task that waits.
     """
+    whose = (claim.name, claim.keyset)
     if claim.wait is WaitMode.HEAD:
-        own = [w for w in messages(state) if w.makes_room_for == claim.name]
+        own = [w for w in messages(state) if (w.name, w.keyset) == whose]
         entry = next(w for w in state.waiting if w.task == claim.task)
         return to_grant(state, entry, now, Ending.DROPPED) if len(own) > 1 else state
     grants = tuple(
         replace(turn, ending=Ending.DROPPED, due=now)
-        if turn.early and turn.ending is None and turn.name == claim.name
+        if turn.early and turn.ending is None and (turn.name, turn.keyset) == whose
         else turn
         for turn in state.grants
     )

@@ -20,7 +20,8 @@ from celery_dlock.core.state import Claim, Grant, Holder, KeyState, Outcome, Wai
 KNOWN: Mapping[type, frozenset[str]] = {
     Claim: frozenset(
         {"key", "task", "nonce", "ttl", "mode", "limit", "wait", "patience", "done_ttl"}
-        | {"gives_up", "max_waiting", "drop_oldest", "ordered", "name", "where"}
+        | {"gives_up", "max_waiting", "drop_oldest", "ordered", "name", "where", "entry"}
+        | {"keyset"}
     ),
     Holder: frozenset(
         {"task", "nonce", "mode", "limit", "slot", "token", "since", "expires", "name", "where"}
@@ -28,7 +29,10 @@ KNOWN: Mapping[type, frozenset[str]] = {
     Grant: frozenset(
         {"task", "mode", "limit", "parked", "woken", "due", "gives_up", "ordered", "arrived"}
     ),
-    Waiting: frozenset({"task", "mode", "rank", "arrived", "expires", "gives_up", "ordered"}),
+    Waiting: frozenset(
+        {"task", "mode", "rank", "arrived", "expires", "gives_up", "ordered", "name", "entry"}
+        | {"keyset"}
+    ),
     KeyState: frozenset(
         {"holders", "grants", "waiting", "parked", "first", "last", "done", "lost", "dead"}
         | {"paused"}

@@ -115,17 +115,19 @@ class Claim:
     newest claim that asks decides for all. 0 says nothing of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
-    messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
-    of its ``name`` makes room when it is full, or this one has to go, and ``keep`` whether the
-    store has the message also while the task runs. ``ordered`` is whether the order was promised
-    to whoever published it: then nobody overtakes it, however long it takes. A message of which
-    only the turn is asked for is due after ``delay``.
+    messages of its task's calls with the same keys may wait there (0: no end, for both),
+    ``drop_oldest`` whether the first of these makes room, or this one has to go, and ``keep``
+    whether the store has the message also while the task runs. ``ordered`` is whether the order was
+    promised to whoever published it: then nobody overtakes it, however long it takes. A message of
+    which only the turn is asked for is due after ``delay``.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
 
     ``name`` and ``where`` are for people: what asks, a task by its name, and in which process, as
-    in ``worker@host:4711``.
+    in ``worker@host:4711``. ``entry`` is which entry of its task's lock it is (from 1 on): who
+    waits by the same entry of a task of that name is held as the newest one is that runs; 0 speaks
+    for nobody else. ``keyset`` tells its task's calls apart where each has several keys.
 
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
     as its ``patience``; its own task if that waits for the key ``elsewhere``. ``again`` says that
@@ -159,15 +161,12 @@ class Claim:
     shuts: bool = False
     name: str = ""
     where: str = ""
+    entry: int = 0
+    keyset: str = ""
 
     @property
     def owner(self) -> str:
         return f"{self.task}|{self.nonce}"
-
-    @property
-    def makes_room_for(self) -> str | None:
-        """As its :class:`Waiting` has it."""
-        return self.name if self.drop_oldest else None
 
     @property
     def order(self) -> tuple[bool, str]:
@@ -264,8 +263,8 @@ class Grant:
     answer, ``handed_back`` is since when only workers of another broker have found it. A place is
     not woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that
     ends the task, so that no second one does. ``arrived`` is when its task began to wait, if so.
-    It is ``early`` until it is ``due`` for the first time: so long it makes room for a newer task
-    of that ``name``.
+    It is ``early`` until it is ``due`` for the first time: so long it makes room for a newer call
+    of that ``name`` and ``keyset``.
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it. A
     task that gave way while it ran, and whose message the store does not have, has a turn as well,
@@ -286,8 +285,9 @@ class Grant:
     ordered: bool = False
     by: str = ""
     by_name: str = ""
-    name: str = ""
     early: bool = False
+    name: str = ""
+    keyset: str = ""
     arrived: int | None = None
     elsewhere: str = ""
 
@@ -318,8 +318,9 @@ class Waiting:
 
     ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when
     a parked task has waited for long enough, if there is such an end; later by what the key was
-    ``paused``. It ``makes_room_for`` newer tasks of that name, and for no others. It is not woken
-    before it is ``due``.
+    ``paused``. ``name``, ``entry`` and ``keyset`` are those of its claim; without an entry it is
+    held as it says itself, as after it was woken and the key was not free in its ``mode``. It is
+    not woken before it is ``due``.
     """
 
     task: str
@@ -329,7 +330,9 @@ class Waiting:
     expires: int | None
     gives_up: int | None = None
     ordered: bool = False
-    makes_room_for: str | None = None
+    name: str = ""
+    entry: int = 0
+    keyset: str = ""
     due: int = 0
 
     @property

@@ -15,10 +15,11 @@ from celery_dlock.core.edits import (
     drop_entry,
     free,
     give_way,
+    held_as,
     limit_of_slots,
     to_grant,
 )
-from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
+from celery_dlock.core.state import WINDOW, Claim, Ending, Grant, KeyState, Waiting
 
 #: An unanswered wake is repeated after this long; each repetition doubles it, up to the last.
 WAKE_AGAIN_FIRST = 5_000_000
@@ -71,8 +72,13 @@ def _drop_expired_places(state: KeyState, now: int) -> KeyState:
     return state
 
 
-def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
-    """End the tasks that waited too long, wake the next ones and those that are overdue."""
+def settle(
+    state: KeyState, now: int, left: Claim | None = None
+) -> tuple[KeyState, tuple[Grant, ...]]:
+    """End the tasks that waited too long, wake the next ones and those that are overdue.
+
+    Those whom the claim lets in that has *left* are held as it was, if it speaks for them.
+    """
     running = {h.task for h in state.holders}
     window = state.waiting[:WINDOW]  # beyond it there may be others that were not loaded
     late = [w for w in window if _waited_enough(state, w, now)]
@@ -84,9 +90,10 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
             break  # places alone reserve nothing
         if entry in late or entry.task in running:
             continue  # ended, or a shadow: its turn comes when the running one is gone
-        if not free(state, entry.mode):
+        next_one = entry if left is None else held_as(entry, left)
+        if not free(state, next_one.mode):
             break
-        state = to_grant(state, entry, now)
+        state = to_grant(state, next_one, now)
     state, first = _wake_due(state, now)
     if state.paused and not _has_messages(state):
         state = replace(state, paused=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict, Unpack, get_args
 
@@ -291,10 +291,10 @@ def _template(
 ) -> tuple[KeyTemplate, tuple[Access, ...]]:
     """The template of all keys, and how each of them is held; without a *key*, of the *name*."""
     if key is None:
-        return KeyTemplate.compile(None, signature, default=name), (Access(),)
+        return KeyTemplate.compile(None, signature, default=name), (Access(entry=1),)
     keys = entries(key)
     template = KeyTemplate.compile([entry for entry, _ in keys], signature, default=name)
-    access = tuple(access for _, access in keys)
+    access = tuple(replace(access, entry=n) for n, (_, access) in enumerate(keys, 1))
     for function in [one.function for one in access if one.function is not None]:
         check_callable(f"limit {label_of(function)}()", function, signature)
     for part in template.parts:

@@ -316,8 +316,7 @@ def _unused(claims: Sequence[Claim]) -> Outcome:
 
 def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
     """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
-    own = [claim for claim in claims if claim.key not in parents]
-    return next((claim for claim in own if claim.mode is not Mode.SHARED), own[0])
+    return next(claim for claim in claims if claim.key not in parents)
 
 
 def remembered(claim: Claim, least: int) -> Claim:

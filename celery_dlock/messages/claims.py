@@ -16,7 +16,7 @@ from celery.app.task import Context
 
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
+from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.messages.headers import History, identity, kept_by_step
 from celery_dlock.policies.base import Queueing, queueing
 
@@ -29,24 +29,21 @@ def claims_of(keys: Keys, terms: Mapping[str, Any]) -> tuple[Claim, ...]:
     *terms* are the fields of a claim that say nothing of its key. How many may wait is said of the
     task's own keys, and there its message is kept while it runs.
     """
-    own = [_held_as(keys, key, access, terms) for key, access in keys.access.items()]
-    if not keys.parents:
+    own = [Claim(key, **how_held(access), **terms) for key, access in keys.access.items()]
+    if terms.get("shuts"):
+        own = [replace(claim, shuts=claim.key == keys.first) for claim in own]
+    if not keys.reads:
         return tuple(own)
-    nothing = {"max_waiting": 0, "drop_oldest": False, "keep": False, "shuts": False}
-    reads: dict[str, Any] = {**terms, **nothing}
-    return (*own, *(Claim(key, mode=Mode.SHARED, **reads) for key in keys.parents))
+    terms = {**terms, "max_waiting": 0, "drop_oldest": False, "keep": False, "shuts": False}
+    return (*own, *(Claim(key, **how_held(access), **terms) for key, access in keys.reads.items()))
 
 
-def _held_as(keys: Keys, key: str, access: Access, terms: Mapping[str, Any]) -> Claim:
-    how: dict[str, Any] = {}
+def how_held(access: Access) -> dict[str, Any]:
+    """The fields of a claim that say how its key is held."""
+    how: dict[str, Any] = {"mode": access.mode, "limit": access.limit}
     if access.cooldown:
         how["cooldown"] = int(access.cooldown * SECOND)
-    if terms.get("shuts") and key != keys.first:
-        terms = {**terms, "shuts": False}
-    if access.mode is Mode.LIMITED and terms.get("drop_oldest") and key != keys.first:
-        # Who waits there does so for another first key, and is none that a newer one replaces.
-        terms = {**terms, "max_waiting": 0, "drop_oldest": False}
-    return Claim(key, mode=access.mode, limit=access.limit, **how, **terms)
+    return how | {"entry": access.entry, "keyset": access.keyset}
 
 
 def queued(
@@ -74,9 +71,8 @@ def queued(
 
 def enqueued(access: Access, demands: Queueing, key: str, attempt: str, name: str) -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
-    mode, limit = access.mode, access.limit
-    terms = queued(demands, WaitMode.ENQUEUE, first=True)
-    return Claim(key, attempt, nonce="", ttl=0, mode=mode, limit=limit, name=name, **terms)
+    terms = how_held(access) | queued(demands, WaitMode.ENQUEUE, first=True)
+    return Claim(key, attempt, nonce="", ttl=0, name=name, **terms)
 
 
 def has_keys_kept(task: Any, headers: Mapping[str, Any]) -> bool:

@@ -26,12 +26,12 @@ from typing import Any, TypedDict, Unpack
 
 from celery import current_app
 
-from celery_dlock.core.access import Access, Keys, WantedText, entries, listed_parents
+from celery_dlock.core.access import Keys, WantedText, entries, listed_parents
 from celery_dlock.core.checks import duration, optional_duration, quoted
 from celery_dlock.core.edits import ask_with_limit, free
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Mode, Outcome
+from celery_dlock.core.state import Outcome
 from celery_dlock.core.turns import drop_expired
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
 from celery_dlock.locks.current import holding
@@ -186,8 +186,7 @@ class Block:
         Raises :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
         """
         store = runtime(real_app(self._app)).backend
-        parents = dict.fromkeys(self._keys.parents, Access(Mode.SHARED))
-        access_by_key = {**self._keys.access, **parents}
+        access_by_key = {**self._keys.access, **self._keys.reads}
         states, now = store.look(list(access_by_key)), store.now()
         return not all(
             free(ask_with_limit(drop_expired(state, now), access.mode, access.limit), access.mode)

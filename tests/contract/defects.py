@@ -388,9 +388,7 @@ IN_RULES = {
     ),
     "drops whoever is the oldest": claims(
         "test_nobody_makes_room_for_another_task[{}]",
-        lambda claim: replace(
-            claim, name="", drop_oldest=not claim.max_waiting or claim.drop_oldest
-        ),
+        lambda claim: replace(claim, name=""),
     ),
     "does not revoke who was woken": Defect(
         "test_revoking_twice_wakes_once",

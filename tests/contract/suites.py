@@ -16,6 +16,7 @@ from celery_dlock.testing.contract import (
 from tests.contract.rules import (
     cooling,
     dead_letters,
+    deploying,
     ending,
     holding,
     keeping,
@@ -46,6 +47,7 @@ class Taking(
     retrying.Retries,
     outcomes.Outcomes,
     outcomes.Repeating,
+    deploying.Deploying,
 ):
     """What the machine decides as a task takes, keeps and leaves its key."""
 

@@ -56,11 +56,13 @@ _numbers = itertools.count()
 
 
 def _claim(task: str, wait: WaitMode = WaitMode.QUEUE) -> Claim:
-    return Claim(KEY, task, "1", MINUTE, wait=wait, patience=MINUTE, name="charge", where="host:1")
+    return Claim(
+        KEY, task, "1", MINUTE, wait=wait, patience=MINUTE, name="charge", where="host:1", entry=1
+    )
 
 
 def _waits(task: str, rank: int) -> Waiting:
-    return Waiting(task, Mode.EXCLUSIVE, rank, NOW - MINUTE, None)
+    return Waiting(task, Mode.EXCLUSIVE, rank, NOW - MINUTE, None, name="charge", entry=1)
 
 
 HOLDER = Holder("h", "1", Mode.EXCLUSIVE, 1, 0, 7, NOW - MINUTE, NOW + MINUTE, "charge", "host:1")
@@ -239,7 +241,8 @@ def _names(prefix: str) -> list[str]:
 
 
 def _head(entry: Waiting) -> bytes:
-    parts = (entry.mode, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
+    parts: tuple[Any, ...] = (entry.mode, entry.arrived, entry.expires, entry.gives_up)
+    parts += (entry.ordered, entry.name, entry.entry, entry.keyset)
     coded = [None if part is None else _coded(part) for part in parts]
     return b"".join(map(_packed, [*coded, _others(entry) or None]))
 

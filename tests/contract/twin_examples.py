@@ -165,6 +165,14 @@ def _a_shadow_counts_as_nothing() -> Operations:
     return [_enter(_claim("a")), _enter(_claim("a", QUEUE, nonce="2")), *waits]
 
 
+def _held_in_another_way() -> Operations:
+    """By whoever takes its turn, and so are those who wait behind it."""
+    work: dict[str, Any] = {"name": "work", "entry": 1}
+    waits = [_enter(_claim(task, QUEUE, limit=3, **work)) for task in "bcd"]
+    turn = _claim("b", QUEUE, **work)
+    return [_enter(_claim("a")), *waits, _leave(_claim("a")), _enter(turn), _leave(turn), SWEEP]
+
+
 def _room_beside_one_that_is_kept() -> Operations:
     """Its message does not wait, so who comes with room beside it runs."""
     return [_enter(_claim(task, QUEUE, keep=task == "a", limit=2)) for task in "aw"]
@@ -347,6 +355,7 @@ ALL: dict[str, Operations] = {
     "kept counts as nothing": _kept_counts_as_nothing(),
     "a shadow counts as nothing": _a_shadow_counts_as_nothing(),
     "kept in turn": _kept_in_turn(),
+    "held in another way": _held_in_another_way(),
     "room beside one that is kept": _room_beside_one_that_is_kept(),
     "handed on by one that is done": _handed_on_by_one_that_is_done(),
     "revoked": _revoked(),

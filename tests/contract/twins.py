@@ -60,6 +60,8 @@ claims = st.builds(
     gives_way=st.booleans(),
     supersedes=st.booleans(),
     name=st.sampled_from(["", "sync"]),
+    entry=st.sampled_from([0, 1, 1, 2]),
+    keyset=st.sampled_from(["", "", "ab"]),
     successor=st.sampled_from(["", "", "", "c", "d"]),
     elsewhere=st.sampled_from(["", "", "another key"]),
     again=st.booleans(),
@@ -73,11 +75,14 @@ _plain_claims = st.builds(
     st.sampled_from("aabcd"),
     st.sampled_from("1112"),
     st.just(9 * SECOND),
+    st.sampled_from([*[Mode.EXCLUSIVE] * 5, Mode.SHARED, Mode.LIMITED]),
+    st.just(2),
     wait=st.sampled_from(_ways),
     patience=st.sampled_from([2 * SECOND, 4 * SECOND]),
     gives_up=st.sampled_from([0, 0, DAY]),
     max_waiting=st.sampled_from([0, 0, 1]),
     drop_oldest=st.booleans(),
+    entry=st.sampled_from([0, 1, 1]),
 )
 
 _messages = st.none() | st.binary(min_size=1, max_size=8)

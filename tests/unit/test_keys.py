@@ -120,13 +120,30 @@ class TestSeveralKeys:
             Keys.of(alike("a", "b", "c"), ("c", "b"))
 
     def test_are_asked_for_by_name_and_then_the_limits_as_they_are_declared(self) -> None:
-        keys = Keys.of([*limits(wide=20, narrow=3, a=20), *alike("z", "y"), ("c", READS)])
+        keys = Keys.of([*limits(wide=20, narrow=3, a=20), *alike("z", "y")])
 
-        assert keys.own == ("c", "y", "z", "wide", "narrow", "a")
+        assert keys.own == ("y", "z", "wide", "narrow", "a")
 
     def test_have_their_first_place_where_there_is_an_order(self) -> None:
         assert Keys.of([("a", READS), *limits(b=3), *alike("c")]).first == "c"
         assert Keys.of([("a", READS), ("b", READS)]).first == "a"
+
+    def test_that_are_shared_beside_others_are_read_as_parents_are(self) -> None:
+        keys = Keys.of([("b", READS), *limits(c=3), *alike("d")], ("a",))
+
+        assert (keys.own, keys.parents) == (("d", "c"), ("a", "b"))
+        assert Keys.of([("a", READS), ("b", READS)]).own == ("a", "b")
+
+    def test_of_several_each_knows_the_calls_with_the_same_ones(self) -> None:
+        def sets(*pairs: tuple[str, Access]) -> set[str]:
+            return {access.keyset for access in Keys.of(pairs).access.values()}
+
+        both, turned, others = (sets(*alike(*names)) for names in ("ab", "ba", "ac"))
+
+        assert len(both) == 1
+        assert len(both | turned | others) == 3
+        assert sets(*alike(*"ab"), ("c", READS)) == both
+        assert sets(*alike("a")) == sets(*alike("a"), ("c", READS)) == {""}
 
     def test_that_are_asked_for_in_two_ways_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="'a' is given twice, and not in the same way"):

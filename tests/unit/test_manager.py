@@ -267,7 +267,7 @@ def test_a_task_that_reads_its_first_key_keeps_its_turn(store: Faulty) -> None:
     store.late = fails_for(("enter", "c"))
     with pytest.raises(BackendUnavailable):
         store.locks.acquire(
-            [replace(read, mode=Mode.SHARED), *writes], KEEPING, b"m", parents=["b"]
+            [replace(read, mode=Mode.SHARED), *writes], KEEPING, b"m", parents=["a", "b"]
         )
     assert [store.message(key, "t:0:0") for key in KEYS] == [None, None, b"m"]
 

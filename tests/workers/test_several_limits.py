@@ -7,13 +7,24 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Limit, LockContended, LockedTask, Ordered, Queue, Replace, Shared, lock
+from celery_dlock import (
+    Lease,
+    Limit,
+    LockContended,
+    LockedTask,
+    Ordered,
+    Queue,
+    Replace,
+    Shared,
+    lock,
+)
 from celery_dlock.core.events import Released, Woken
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.locks.other_keys import RESERVED_FOR
 from celery_dlock.ops import actions
 from celery_dlock.runtime import runtime
+from celery_dlock.testing import held_by_another
 from tests.services.below import elsewhere
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
@@ -157,11 +168,45 @@ def test_the_newest_replaces_who_waits_at_the_narrowest_alone(desk: Desk, make: 
     assert (sorted(desk.ran), sent[0].get()["skipped"]) == ([2, 3, 4], True)
 
 
+def test_the_newest_replaces_only_a_call_with_the_same_keys(desk: Desk) -> None:
+    @desk.locked(["order:{order}", "shop:{shop}"], name="sync", on_contention="replace")
+    def sync(number: int, order: int, shop: int) -> None:
+        desk.ran.append(number)
+
+    with held_by_another("order:1", app=desk.app):
+        sent = [sync.delay(n, 1, shop) for n, shop in enumerate((7, 8, 7, 8))]
+        desk.deliver_all()
+    desk.deliver_all()
+
+    assert desk.ran == [2, 3]
+    assert [bool(result.get()) for result in sent] == [True, True, False, False]
+
+
+def test_what_is_shared_beside_a_key_is_for_reading_and_nothing_else(desk: Desk) -> None:
+    keys = [Shared(CATALOG), "order:{order}"]
+    policy = Queue(max_waiting=1, keep=True)
+
+    @desk.locked(keys, name="ship", on_contention=policy, reserve="retry")
+    def ship(order: int, *, lease: Lease) -> tuple[str, ...]:
+        desk.ran.append(order)
+        return (lease.key, *lease.keys)
+
+    with held_by_another(CATALOG, app=desk.app):
+        sent = [ship.delay(order) for order in (1, 2, 3)]
+        desk.deliver_all()
+    desk.deliver_all()
+
+    assert sorted(desk.ran) == [1, 2, 3]
+    assert sent[0].get() == ["order:1", "order:1"]
+    with lock(CATALOG, app=desk.app, timeout=0):
+        assert ship(4) == ("order:4", "order:4")
+
+
 def test_a_block_holds_each_key_in_its_own_way(desk: Desk) -> None:
     wanted = (Shared(CATALOG), "order:42", Limit(TENANT, EACH), Limit(IMPORT, ALL))
 
     with lock(wanted, app=desk.app, timeout=0) as lease:
-        assert lease.keys == (CATALOG, "order:42", TENANT, IMPORT)
+        assert lease.keys == ("order:42", TENANT, IMPORT)
         assert list(lease.fencing_tokens) == ["order:42", TENANT, IMPORT]
         assert elsewhere(desk, Shared(CATALOG), Limit(IMPORT, ALL), Limit(TENANT, EACH))
         assert not elsewhere(desk, CATALOG)

@@ -165,10 +165,10 @@ BEGIN
         EXISTS (SELECT FROM dlock.waiting WHERE {_AT} AND expires <= v_now),
         (SELECT json_build_array({STATE}) FROM dlock.state WHERE {_AT}),
         dlock.holders(p_prefix, p_key),
-        (SELECT coalesce(json_agg(entry ORDER BY rank), '[]') FROM (
+        (SELECT coalesce(json_agg(waits ORDER BY rank), '[]') FROM (
             ({_ENTRY} ORDER BY rank LIMIT {WINDOW})
             UNION ({_ENTRY} AND {BY_TASK.replace("?", "p_task")})
-            UNION ({_ENTRY} AND {BY_TASK.replace("?", "p_successor")})) AS entry),
+            UNION ({_ENTRY} AND {BY_TASK.replace("?", "p_successor")})) AS waits),
         (SELECT coalesce(json_agg(json_build_array(past.task, done, lost)), '[]')
             FROM (SELECT task FROM dlock.holder WHERE {_AT} UNION SELECT p_task) AS asked,
             LATERAL (SELECT task, done, lost FROM dlock.past

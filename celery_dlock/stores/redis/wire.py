@@ -219,7 +219,7 @@ def arguments(operation: Operation[Any]) -> Sequence[Any]:
     """What the script of *operation* is told after the time."""
     match operation:
         case Enter(claim=claim, message=message):
-            return claim_arguments(claim, message, named=True)
+            return claim_arguments(claim, message)
         case Leave(claim=claim, outcome=outcome, message=message):
             return [*claim_arguments(claim, message), outcome.value.encode()]
         case Postpone(claim=claim, message=message, delay=delay, max_delay=max_delay):
@@ -231,17 +231,14 @@ def arguments(operation: Operation[Any]) -> Sequence[Any]:
             return (operation.claim.task, word, *(getattr(operation, name) for name in names))
 
 
-def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
-    """As bytes, which redis-py does not have to look at; *named* if it may be granted. One that
-    waits by its name, or puts the key on hold, is named. The last one is empty for a plain claim.
-    """
+def claim_arguments(claim: Claim, message: bytes | None) -> list[bytes]:
+    """As bytes, which redis-py does not have to look at; the last is empty for a plain claim."""
     c = claim
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.done_ttl},"
-        f"{c.gives_up},{c.max_waiting},{c.drop_oldest:d}{c.ordered:d}"
+        f"{c.gives_up},{c.max_waiting},{c.drop_oldest:d}{c.ordered:d}{c.entry},{c.keyset}"
+        f";{c.name};{c.where}"
     )
-    if (named or c.drop_oldest or c.shuts) and (c.name or c.where):
-        terms += f";{c.name};{c.where}"
     more = b"" if is_plain(c) else _json(others(c)).encode()
     return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b"", more]
 

@@ -104,7 +104,7 @@ class Wire:
         return ScriptCall(_FREE, keys, [self._now(), claim.task, claim.nonce, int(through)])
 
     def enter(self, claim: Claim, message: bytes | None) -> ScriptCall:
-        return ScriptCall(ENTER, [self._state(claim)], self._claim(claim, message, named=True))
+        return ScriptCall(ENTER, [self._state(claim)], self._claim(claim, message))
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None) -> ScriptCall:
         args = [*self._claim(claim, message), outcome.value]
@@ -152,8 +152,8 @@ class Wire:
         """All that the queue is told of a key: its scripts make the other names from this one."""
         return wire.state_of(self._prefix, claim.key)
 
-    def _claim(self, claim: Claim, message: bytes | None, *, named: bool = False) -> list[Argument]:
-        return [self._now(), *wire.claim_arguments(claim, message, named=named)]
+    def _claim(self, claim: Claim, message: bytes | None) -> list[Argument]:
+        return [self._now(), *wire.claim_arguments(claim, message)]
 
     def _terms(self, claims: Sequence[Claim]) -> list[Argument]:
         return [self._now(), *wire.renew_arguments(claims)]

@@ -8,8 +8,8 @@ _OF_TASK = f"{_AT}, task TEXT NOT NULL"
 TABLES = (
     f"""CREATE TABLE waiting (
         {_OF_TASK}, mode TEXT NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL,
-        expires INTEGER, gives_up INTEGER, ordered BOOLEAN NOT NULL, makes_room_for TEXT,
-        due INTEGER NOT NULL,
+        expires INTEGER, gives_up INTEGER, ordered BOOLEAN NOT NULL,
+        name TEXT NOT NULL, entry INTEGER NOT NULL, keyset TEXT NOT NULL, due INTEGER NOT NULL,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
     "CREATE INDEX waiting_expires ON waiting (prefix, key, expires) WHERE expires IS NOT NULL",

@@ -106,7 +106,9 @@ class Endings(KeyTests):
         assert key.asks("b", wait=QUEUE) == End(Ending.DROPPED)
 
     @pytest.mark.parametrize(
-        "other", [{}, {"name": "sync"}, {"name": "other", "drop_oldest": True}], ids=str
+        "other",
+        [{}, {"name": "sync", "keyset": "b"}, {"name": "other", "drop_oldest": True}],
+        ids=str,
     )
     def test_nobody_makes_room_for_another_task(self, key: Key, other: dict[str, Any]) -> None:
         key.runs("a")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from tests.contract.key import KeyTests
 from tests.contract.rules.cooling import CoolingDown
 from tests.contract.rules.dead_letters import DeadLetters, Discarding, Replaying
+from tests.contract.rules.deploying import Deploying
 from tests.contract.rules.ending import Endings, Revoking
 from tests.contract.rules.holding import Sharing
 from tests.contract.rules.keeping import KeepingTests, Reserving
@@ -62,6 +63,8 @@ class Grants(KeyTests):
     Shadows.test_a_shadow_is_woken_first_when_the_lease_has_ended,
     Postponing.test_a_newer_one_takes_its_place_and_puts_it_off,
     Endings.test_the_first_message_of_a_full_queue_makes_room,
+    Deploying.test_each_of_two_tasks_that_share_a_key_speaks_for_its_own,
+    Deploying.test_calls_with_other_keys_fill_no_queue_and_make_no_room,
     Revoking.test_a_revoked_task_is_woken_with_its_message_to_end,
     Revoking.test_the_message_of_who_waits_or_was_woken_is_told_and_of_nobody_else,
     Unanswered.test_a_message_of_another_broker_keeps_the_key_for_half_a_minute_or_so,

@@ -28,7 +28,8 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
   local function entry_of(rank, arrived)
     return {
       task = claim.task, mode = claim.mode, arrived = arrived or now,
-      ordered = claim.ordered, makes_room_for = claim.makes_room_for, rank = rank or behind_all(),
+      ordered = claim.ordered, name = claim.name, entry = claim.entry, keyset = claim.keyset,
+      rank = rank or behind_all(),
     }
   end
 
@@ -96,7 +97,7 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
   local function is_its_turn()
     return grant and grant.task == claim.task and grant.parked and grant.due > now
       and are_patient(state, math.max(grant.due, now + claim.ttl))
-      and claim.mode == EXCLUSIVE and is_new(claim.task)
+      and claim.mode == EXCLUSIVE and grant.mode == EXCLUSIVE and is_new(claim.task)
   end
 
   local function may_be_told()

@@ -4,17 +4,15 @@
 
 local claim
 do
-  local mode, limit, ttl, wait, patience, done_ttl, gives_up, max_waiting, oldest, ordered, who =
-    string.match(ARGV[4], '^(%a),(%d+),(%d+),(%a+),(%d+),(%d+),(%d+),(%d+),([01])([01])(.*)$')
-  local name, where
-  if who ~= '' then name, where = string.match(who, '^;(.*);([^;]*)$') end
+  local mode, limit, ttl, wait, patience, done_ttl, gives_up, max_waiting, oldest, ordered,
+    entry, keyset, name, where =
+    string.match(ARGV[4], '^(%a),(%d+),(%d+),(%a+),(%d+),(%d+),(%d+),(%d+),([01])([01])(%d+),([^;]*);(.*);([^;]*)$')
   claim = {
     task = ARGV[2], nonce = ARGV[3], mode = mode, limit = tonumber(limit), ttl = tonumber(ttl),
     wait = wait, patience = tonumber(patience), done_ttl = tonumber(done_ttl),
     gives_up = tonumber(gives_up), max_waiting = tonumber(max_waiting),
-    makes_room_for = oldest == '1' and (name or '') or nil, drop_oldest = oldest == '1',
-    ordered = ordered == '1', name = name or '', where = where or '', message = ARGV[5],
-    plain = ARGV[6] == '',
+    drop_oldest = oldest == '1', ordered = ordered == '1', entry = tonumber(entry),
+    keyset = keyset, name = name, where = where, message = ARGV[5], plain = ARGV[6] == '',
   }
   if not claim.plain then
     for field, value in pairs(cjson.decode(ARGV[6])) do claim[field] = value end

@@ -127,29 +127,57 @@ local function insert(state, claim, now, rank, expires, message, arrived)
     task = claim.task, mode = claim.mode,
     rank = rank, arrived = arrived or now, expires = expires,
     gives_up = impatient and begins + claim.gives_up - state.paused or nil,
-    ordered = claim.ordered or false, makes_room_for = claim.makes_room_for,
-    due = late and now + claim.delay or nil,
+    ordered = claim.ordered or false, name = claim.name or '', entry = claim.entry or 0,
+    keyset = claim.keyset or '', due = late and now + claim.delay or nil,
   }, message)
 end
 
--- Back into the queue as the first, with the patience that was left when it had its turn.
+-- Back into the queue as the first, with the patience that was left when it had its turn. One that
+-- was refused because it asks in another mode is not taken for that of others again.
 local function to_head(state, claim, turn, now, message)
   add(state, {
     task = claim.task, mode = claim.mode,
     rank = before_all(state), arrived = turn.arrived or now,
     gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
-    makes_room_for = claim.makes_room_for,
+    name = claim.name, entry = claim.mode == turn.mode and claim.entry or 0,
+    keyset = claim.keyset,
   }, message)
 end
 
+-- The mode of the claim, if the entry waits by the same entry of the same task's lock; or its own.
+local function mode_as(entry, claim)
+  local is_alike = claim and claim.entry > 0
+    and entry.entry == claim.entry and entry.name == claim.name
+  return is_alike and claim.mode or entry.mode
+end
+
+-- All who are seen and wait are held as the claim is, if it speaks for them.
+local function all_held_as(state, claim)
+  look(state)
+  for i = 1, math.min(WINDOW, #state.waiting) do
+    local entry = state.waiting[i]
+    local mode = mode_as(entry, claim)
+    if mode ~= entry.mode then
+      local message = message_of(entry.task)
+      unqueue(entry)
+      entry.mode = mode
+      enqueue(entry, message)
+    end
+  end
+end
+
 -- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
-local function to_grant(state, entry, now, ending, by)
+local function to_grant(state, entry, now, ending, by, mode)
   local due = entry.expires or math.max(now, not ending and entry.due or now)
+  local early = not entry.expires and due > now or nil
+  mode = mode or entry.mode
   state.grants[#state.grants + 1] = {
-    task = entry.task, mode = entry.mode, parked = not entry.expires,
-    limit = entry.mode == LIMITED and limit_of(state) or 1, woken = 0,
-    due = due, early = not entry.expires and due > now or nil, ending = ending, gives_up = entry.gives_up,
-    ordered = entry.ordered, arrived = entry.arrived, by = by, name = entry.makes_room_for,
+    task = entry.task, mode = mode, parked = not entry.expires,
+    limit = mode == LIMITED and limit_of(state) or 1, woken = 0, due = due, early = early,
+    name = early and entry.name ~= '' and entry.name or nil,
+    keyset = early and entry.keyset ~= '' and entry.keyset or nil,
+    ending = ending, gives_up = entry.gives_up,
+    ordered = entry.ordered, arrived = entry.arrived, by = by,
   }
   take_out(state, entry)
   if not state.supposed then (entry.expires and discard or unqueue)(entry) end

@@ -22,7 +22,7 @@ if is_through and is_simple(look_at_state(row), 1, 0) then
 
   local first, entry, task
   if is_handed_on() then first, entry, task = next_one() end
-  if first and entry.mode == EXCLUSIVE then
+  if first and entry.mode == EXCLUSIVE and claim.mode == EXCLUSIVE then
     local due = now + WAKE_AGAIN_FIRST
     redis.call('HDEL', LOST, claim.task)
     if remembers then mark_done(claim.done_ttl, now) end

@@ -7,8 +7,8 @@
 --   {17}:tasks                 hash    task id -> items: where its messages are, parked or dead
 --   {17}:{order:42}:state      string  a row of what every operation needs, see state.lua
 --   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, arrival,
---                                      expiry, the end of patience, if it is ordered, and its
---                                      other fields as in a row
+--                                      expiry, the end of patience, if it is ordered, name, entry
+--                                      and key set, and its other fields as in a row
 --   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
 --                                      tasks in their turn
 --   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known

@@ -14,6 +14,7 @@ if mine then
 end
 drop_expired(state, now)
 conclude(state, claim, outcome, mine ~= nil, now)
+state.left = mine and claim
 if mine and claim.successor then reserve(state, claim, mine, now) end
 local verdict = {left and 'left' or 'lost', carried(state, claim.task) and 1 or 0}
 return {verdict, commit(state, now, claim.again)}

@@ -64,9 +64,10 @@ local function drop_message(task)
   unlist_message('p', task)
 end
 
-local function is_head(mode, arrived, expires, gives_up)
+local function is_head(mode, arrived, expires, gives_up, name, number, keyset)
   return type(mode) == 'string' and type(arrived) == 'number'
     and type(expires or 0) == 'number' and type(gives_up or 0) == 'number'
+    and type(name) == 'string' and type(number) == 'number' and type(keyset) == 'string'
 end
 
 -- Of an entry all but its rank and its task, which comes behind. What is asked of one here makes no
@@ -74,20 +75,20 @@ end
 local function pack_head(entry)
   local others = waiting_row(entry, {})
   return cmsgpack.pack(
-    entry.mode, entry.arrived, entry.expires, entry.gives_up, entry.ordered,
-    others[1] and others or nil)
+    entry.mode, entry.arrived, entry.expires, entry.gives_up, entry.ordered, entry.name,
+    entry.entry, entry.keyset, others[1] and others or nil)
 end
 
 local function unpack_head(packed)
-  local offset, mode, arrived, expires, gives_up, ordered, others =
-    cmsgpack.unpack_limit(packed, 6)
+  local offset, mode, arrived, expires, gives_up, ordered, name, number, keyset, others =
+    cmsgpack.unpack_limit(packed, 9)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
-  if not is_head(mode, arrived, expires, gives_up) then
+  if not is_head(mode, arrived, expires, gives_up, name, number, keyset) then
     error('this is not the head of an entry')
   end
   local entry = {
     mode = mode, arrived = arrived, expires = expires, gives_up = gives_up,
-    ordered = ordered, plain = not others,
+    ordered = ordered, name = name, entry = number, keyset = keyset, plain = not others,
   }
   return others and waiting_of_row(others, entry) or entry, rest
 end

@@ -6,11 +6,6 @@ local function runs_lost(claim, now)
   return claim.lost
 end
 
-local function full(state, claim)
-  if claim.max_waiting == 0 then return false end
-  return backlog(state) >= claim.max_waiting
-end
-
 local function may_start(state, claim, entry, started)
   if not free(state, claim.mode) then return false end
   if backlog(state) > 0 then return started() end
@@ -27,16 +22,15 @@ end
 local function make_room(state, claim, window, now)
   if claim.max_waiting == 0 then return true end
   local later = supposing(state, now)  -- who is woken as this operation ends has made room
-  if not full(later, claim) then return true end
-  if not claim.drop_oldest then return false end
+  if backlog(later) < claim.max_waiting then return true end
   local seen = keep_if(messages(later), function(entry) return find(window, entry.task) end)
-  for _, entry in ipairs(seen) do
-    if entry.makes_room_for == claim.name then
-      to_grant(state, entry, now, DROPPED)
-      return true
-    end
-  end
-  return backlog(later) <= #seen  -- all that wait are others': it is the first of its own
+  local own = keep_if(seen, function(entry)
+    return entry.name == claim.name and entry.keyset == claim.keyset
+  end)
+  if #own + backlog(later) - #seen < claim.max_waiting then return true end  -- unseen ones may be, too
+  if not own[1] or not claim.drop_oldest then return false end
+  to_grant(state, own[1], now, DROPPED)
+  return true
 end
 
 -- The claim, which waits now, takes the place of a retry that is not due yet. If it is a retry
@@ -45,13 +39,14 @@ local function newest_only(state, claim, now)
   if claim.wait == 'head' then
     look(state)
     local waits = keep_if(messages(state), function(entry)
-      return entry.makes_room_for == claim.name
+      return entry.name == claim.name and entry.keyset == claim.keyset
     end)
     if #waits > 1 then to_grant(state, find(state.waiting, claim.task), now, DROPPED) end
     return
   end
   for _, turn in ipairs(state.grants) do
-    if turn.early and not turn.ending and turn.name == claim.name then
+    local is_own = (turn.name or '') == claim.name and (turn.keyset or '') == claim.keyset
+    if turn.early and not turn.ending and is_own then
       turn.ending, turn.due = DROPPED, now
     end
   end
@@ -98,7 +93,10 @@ local function take_turn(state, claim, grant, now)
   local runs = free(state, claim.mode) and not claim.enqueues
   local message = grant.parked and (claim.keep or not runs) and message_of(claim.task)
   if grant.parked then drop_message(claim.task) end
-  if runs then return hold(state, claim, now, message) end
+  if runs then
+    if claim.mode ~= grant.mode then all_held_as(state, claim) end
+    return hold(state, claim, now, message)
+  end
   -- The limit or the mode has changed since the task was woken, or it came too late for it: back
   -- to the head.
   if grant.parked then

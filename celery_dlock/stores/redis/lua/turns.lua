@@ -85,22 +85,25 @@ end
 -- If the first who waits is the only one who is to be let in, the others need not be seen.
 local function let_in_first(state, now)
   local entry = first_waiting(state)
+  local mode = entry and mode_as(entry, state.left)
   local is_next = entry and not entry.expires and not find(state.holders, entry.task)
-    and free(state, entry.mode) and closed(state, entry)
-  if is_next then to_grant(state, entry, now) else look(state) end
+    and free(state, mode) and closed(state, {mode = mode})
+  if is_next then to_grant(state, entry, now, nil, nil, mode) else look(state) end
 end
 
 local function let_in(state, now, window)
   for _, entry in ipairs(window) do
     if find(state.waiting, entry.task) then
-      if not free(state, entry.mode) then break end
+      local mode = mode_as(entry, state.left)
+      if not free(state, mode) then break end
       if backlog(state) == 0 then break end  -- places alone reserve nothing
-      to_grant(state, entry, now)
+      to_grant(state, entry, now, nil, nil, mode)
     end
   end
 end
 
--- Every operation ends with this: end who waited too long, wake who is next or overdue.
+-- Every operation ends with this: end who waited too long, wake who is next or overdue. Those whom
+-- the claim lets in that has *left* are held as it was, if it speaks for them.
 local function settle(state, now)
   local window, woken = state.seen and window_of(state), {}
   for _, entry in ipairs(window or {}) do
