@@ -231,6 +231,11 @@ class Queue(_InTheStore):
 
     keep: bool = False
 
+    def __post_init__(self) -> None:
+        _InTheStore.__post_init__(self)
+        if not isinstance(self.keep, bool):
+            raise ConfigurationError(f"keep is True or False, got {quoted(self.keep)}")
+
     def queueing(self) -> Queueing:
         """What the store needs to know."""
         return replace(_InTheStore.queueing(self), keep=self.keep)

@@ -303,6 +303,7 @@ SCENES: dict[str, Callable[[Shop, str], None]] = {
     "to know why a task did not run": told_why,
     "reschedule": one_at_a_time,
     "queue": waits_its_turn,
+    "ordered": in_order,
     "replace": replaced,
     "skip": left_out,
     "fail": partial(refused, LockContended),

@@ -16,6 +16,7 @@ from celery_dlock import (
     Debounce,
     FullJitter,
     Limit,
+    Ordered,
     Queue,
     Replace,
     Reschedule,
@@ -93,10 +94,13 @@ TASKS: Misuses = {
     "coroutine for a limit": (lambda: locked_task(Limit("k", number_later)), "nobody awaits it"),  # type: ignore[arg-type]
     "cooldown of 0": (
         lambda: locked_task(["a", Limit("k", 2, cooldown=0)]),
-        r"cooldown of Limit\(key='k', n=2, cooldown=0\) must be a number of seconds .*, got 0$",
+        r"cooldown of Limit\(key='k', n=2, cooldown=0\) must be 0.001 s or more, got 0$",
     ),
     "negative cooldown": (lambda: locked_task(Limit("k", 1, -1)), "cooldown of .*, got -1$"),
-    "cooldown in words": (lambda: locked_task(Limit("k", 1, "1h")), "cooldown of .*, got '1h'$"),  # type: ignore[arg-type]
+    "cooldown in words": (
+        lambda: locked_task(Limit("k", 1, "1h")),
+        "cooldown of .*, got '1h': write 3600$",
+    ),  # type: ignore[arg-type]
     "cooldown that is true": (
         lambda: locked_task(Limit("k", 1, True)),
         "cooldown of .*, got True$",
@@ -223,6 +227,10 @@ TASKS: Misuses = {
 
 #: Of a block, and of what is given to tasks: where it is written.
 ELSEWHERE: Misuses = {
+    "what a failure does": (lambda: Ordered(on_failure="stop"), '"next" or "hold", got \'stop\''),  # type: ignore[arg-type]
+    "an order of none": (lambda: Ordered(max_waiting=0), "max_waiting .*, got 0"),
+    "an order in words": (lambda: Ordered(max_wait="1h"), "got '1h': write 3600"),  # type: ignore[arg-type]
+    "keep in words": (lambda: Queue(keep="yes"), "keep is True or False, got 'yes'"),  # type: ignore[arg-type]
     "block at no text": (lambda: lock(7), "takes a text"),  # type: ignore[arg-type]
     "block at a callable": (lambda: lock(fits_not), "takes a text"),  # type: ignore[arg-type]
     "block at a template": (lambda: lock("order:{order_id}"), "put an f before the quotes"),
@@ -292,4 +300,5 @@ PYTHONS: dict[str, Callable[[], Any]] = {
     "'max_delay'": lambda: Debounce(10),  # type: ignore[call-arg]
     "'on_duplicate'": lambda: Unique(on_duplicate="newest"),  # type: ignore[call-arg]
     "'limit'": lambda: Queue(limit=3),  # type: ignore[call-arg]
+    "'ordered'": lambda: Queue(ordered="publish"),  # type: ignore[call-arg]
 }

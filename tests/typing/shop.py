@@ -19,6 +19,7 @@ from celery_dlock import (
     Lease,
     Limit,
     LockedTask,
+    Ordered,
     Queue,
     Replace,
     Reschedule,
@@ -156,6 +157,7 @@ def each_line_of_the_interface() -> None:
     assert_type(locked_task("report", on_contention="skip")(work)(42), str)
     assert_type(locked_task("report", on_contention="fail")(work)(42), str)
     assert_type(locked_task("report", on_contention="wait")(work)(42), str)
+    assert_type(locked_task("order:{order_id}", on_contention="ordered")(work)(42), str)
     assert_type(locked_task("index", on_contention="replace")(work)(42), str)
     assert_type(locked_task(Limit("tenant:{tenant}", 3))(work)(42), str)
     assert_type(locked_task(Limit(key_of, n=3, cooldown=None))(work)(42), str)
@@ -184,6 +186,8 @@ POLICIES: list[Policy] = [
     Queue(max_waiting=None, overflow="fail", max_wait=86400, keep=False),
     Queue(max_waiting=3, overflow="drop_oldest", max_wait=None, keep=True),
     Queue(overflow="drop_newest"),
+    Ordered(max_waiting=None, overflow="fail", max_wait=86400, on_failure="next"),
+    Ordered(on_failure="hold"),
     Reschedule(backoff=FullJitter(base=0.1, cap=5), max_attempts=3, max_wait=None),
     Replace(running=True, max_wait=86400),
     Skip(then="continue"),
