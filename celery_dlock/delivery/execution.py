@@ -20,7 +20,7 @@ from celery.exceptions import TaskPredicate
 from celery_dlock.core.access import Keys
 from celery_dlock.core.events import Subject, TooLarge
 from celery_dlock.core.lease import SECOND, Lease
-from celery_dlock.core.state import Claim, Outcome, WaitMode
+from celery_dlock.core.state import Claim, EnterVerdict, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
 from celery_dlock.delivery.plan import Facts, comes_back_within
 from celery_dlock.delivery.unique import UniqueRun
@@ -56,7 +56,7 @@ class Execution:
     message says. ``final`` says that its task has ended, whatever Celery says of this delivery.
     It ``ends_itself`` if a function for a limit has raised what tells Celery so. ``next_id`` is the
     task of its chain for which its keys are to be kept, and ``successor`` says that this is
-    published. At the key ``next_at`` the store has the message of its next attempt.
+    published. ``next_verdict`` is what the store has said of its next attempt, which waits there.
     """
 
     task: TaskWithLock
@@ -79,7 +79,7 @@ class Execution:
     body_ended: bool = False
     next_id: str | None = None
     successor: Successor | None = None
-    next_at: str | None = None
+    next_verdict: EnterVerdict | None = None
     started: float = field(default_factory=time.monotonic)
 
     @classmethod

@@ -17,7 +17,7 @@ from celery import states
 from celery.exceptions import Reject, Retry, TaskPredicate
 
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import Drop, Outcome, Reason
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.publish import keys_of_next
 from celery_dlock.delivery.unique import UniqueRun, end_unique
@@ -149,8 +149,10 @@ def _successor(execution: Execution, retry: Any) -> Successor | None:
     reserves = execution.task.lock_definition.reserve and not execution.request.is_eager
     if not (reserves and isinstance(retry, Retry)):
         return None
+    if execution.next_verdict == Drop(Reason.DONE):
+        return None  # this attempt runs once more, after its next one
     left = seconds_until(execution.task.app, retry.when or 0)
-    stays = EXPECTED_FOR if execution.next_at is None else RESERVED_FOR
+    stays = EXPECTED_FOR if execution.next_verdict is None else RESERVED_FOR
     patience = stays + int(left * SECOND)
     sig = retry.sig  # of whoever raises it without publishing there is none
     keys = keys_of_next(execution, sig.args, sig.kwargs) if sig else execution.keys

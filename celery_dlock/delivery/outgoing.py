@@ -23,7 +23,7 @@ from celery_dlock.core.access import Keys
 from celery_dlock.core.backoff import CHANCE, FullJitter
 from celery_dlock.core.events import Dropped, TooLarge, Unavailable
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Drop, Park, WaitMode
+from celery_dlock.core.state import Claim, Drop, EnterVerdict, Park, WaitMode
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
@@ -54,7 +54,7 @@ class Outgoing:
 
     It is parked at the first of *keys*; *original* is the message to park if this one cannot be
     serialized. It is due after *delay* (seconds). One that is to go to the head of its key is left
-    with the store, and published only if that does not take it.
+    with the store, and published only if that does not take it; ``verdict`` is what the store says.
     """
 
     execution: Execution
@@ -65,7 +65,7 @@ class Outgoing:
     at_head: bool = False
     published: bool = False
     parked: bool = False
-    kept: bool = False
+    verdict: EnterVerdict | None = None
 
     @property
     def key(self) -> str:
@@ -171,8 +171,7 @@ class Outgoing:
         """Whether the store has it, as the next to run. Else the broker is to have it."""
         if message is None or len(message) > self.execution.runtime.backend.largest_message:
             return False
-        self.kept = self._enter(self._claim(), message)
-        return self.kept
+        return self._enter(self._claim(), message)
 
     def _park_or_give_back(
         self, error: Exception, message: bytes | None, publish: Publish | None
@@ -219,7 +218,7 @@ class Outgoing:
         except SoftTimeLimitExceeded:
             runtime.manager.take_back([claim])
             raise
-        self.parked = True
+        self.parked, self.verdict = True, reply.verdict
         subject, verdict = self.execution.subject, reply.verdict
         if isinstance(verdict, Drop):
             self._emit(Dropped(subject, self.key, verdict.reason))

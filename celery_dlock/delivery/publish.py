@@ -99,7 +99,7 @@ def publish_next(
         at_head=queueing is not None and queueing.at_publish,
     )
     message.send(lambda producer: publish(task_id=task_id, producer=producer, **options))
-    execution.next_at = message.key if message.kept else None
+    execution.next_verdict = message.verdict if message.at_head else None
 
 
 def without_reject(retry: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -98,9 +98,9 @@ TASKS: Misuses = {
     ),
     "negative cooldown": (lambda: locked_task(Limit("k", 1, -1)), "cooldown of .*, got -1$"),
     "cooldown in words": (
-        lambda: locked_task(Limit("k", 1, "1h")),
+        lambda: locked_task(Limit("k", 1, "1h")),  # type: ignore[arg-type]
         "cooldown of .*, got '1h': write 3600$",
-    ),  # type: ignore[arg-type]
+    ),
     "cooldown that is true": (
         lambda: locked_task(Limit("k", 1, True)),
         "cooldown of .*, got True$",
