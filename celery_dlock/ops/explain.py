@@ -358,6 +358,9 @@ def _put_off(facts: Facts) -> tuple[str, ...]:
 
 
 def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:
+    if place.entry.due is not None:
+        due = clock.tell(place.entry.due)
+        return f"is a retry that waits for {place.key!r} until it is due, at {due}"
     arrived = place.entry.arrived
     waits = f"has waited since {clock.tell(arrived)} for" if arrived else "waits for"
     until = f"; it gives up at {clock.tell(place.entry.until)}" if place.entry.until else ""
@@ -383,6 +386,9 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
         if place.woken:
             who = f"behind {listed(place.woken)}, woken and not taken by any worker yet"
             return f"{who}{place_is}"
+        if place.retry is not None and place.retry.due is not None:
+            due = clock.tell(place.retry.due)
+            return f"behind the retry of {place.retry.task_id}, which is due at {due}{place_is}"
         if (at := opens(place.cooling, clock.now)) is not None:
             if is_debounced(place.key):
                 return f"where it is debounced until {clock.tell(at)}{place_is}"

@@ -90,7 +90,8 @@ class QueuePosition:
 
     ``entry`` is what stands there: a message, or what keeps a place for a task that comes back by
     itself. ``woken`` are the ids of the others whose turn has come, and ``cooling`` are slots that
-    nobody has and nobody gets yet; ``hold`` is what a person has put the key on.
+    nobody has and nobody gets yet; ``hold`` is what a person has put the key on. ``retry`` is that
+    of another task, for which the key may be reserved until it is due.
     """
 
     key: str
@@ -101,6 +102,7 @@ class QueuePosition:
     total: int
     cooling: tuple[Cooling, ...] = ()
     hold: OnHold | None = None
+    retry: QueueEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,10 @@ def _position(key: str, state: KeyState, entry: QueueEntry, number: int) -> Queu
     total = len(queue) + more
     holders = tuple(map(Held.of, state.holders))
     cooling, hold = cooling_of(state), OnHold.of(state)
-    return QueuePosition(key, entry, holders, woken, min(number, total), total, cooling, hold)
+    retry = next((one for one in queue if one.due and one.task_id != entry.task_id), None)
+    return QueuePosition(
+        key, entry, holders, woken, min(number, total), total, cooling, hold, retry
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,8 @@ class QueueEntry:
 
     ``until`` is when its place expires or its message gives up, or ``None``. It is ``woken`` when
     its turn has come, or when it is to end for the reason ``ending``, and ``wakes`` counts how
-    often it was woken. ``arrived`` is when it first asked, if that is known.
+    often it was woken. ``arrived`` is when it first asked, if that is known. A retry whose message
+    waits until it is ``due`` was not woken yet.
     """
 
     task_id: str
@@ -219,6 +220,7 @@ class QueueEntry:
     until: datetime | None
     ending: str | None
     wakes: int = 0
+    due: datetime | None = None
 
     @property
     def reserved(self) -> bool:
@@ -409,11 +411,12 @@ def _woken(grant: Grant) -> QueueEntry:
         grant.task,
         grant.mode,
         grant.parked,
-        woken=True,
+        woken=not grant.early,
         arrived=None if grant.arrived is None else instant(grant.arrived),
         until=until,
         ending=ending,
         wakes=grant.woken,
+        due=instant(grant.due) if grant.early else None,
     )
 
 

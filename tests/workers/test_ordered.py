@@ -26,6 +26,7 @@ from celery_dlock.core.events import Dropped, Rescheduled
 from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Claim
 from celery_dlock.delivery import taking
+from celery_dlock.ops.explain import explain
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
@@ -144,6 +145,21 @@ def test_a_retry_waits_in_the_store_until_it_is_due_and_the_others_behind_it(
 
     assert desk.ran == [(1, 0), (1, 1), (2, 0)]
     assert nothing_is_left(desk)
+
+
+def test_a_retry_that_waits_and_who_waits_behind_it_are_explained(
+    desk: Desk, make_retrying: MakeOrdered
+) -> None:
+    charge = make_retrying(Ordered(), 3600)
+    first = charge.delay("42", 1)
+    second = charge.delay("42", 2)
+    desk.deliver_all()
+
+    retry, behind = (explain(desk.app, each.id).sentences for each in (first, second))
+
+    assert f"is a retry that waits for '{KEY}' until it is due, at " in retry[0]
+    assert f"behind the retry of {first.id}, which is due at " in behind[0]
+    assert [entry.woken for entry in operate.waiting(KEY, app=desk.app)] == [False, False]
 
 
 def test_a_retry_whose_attempt_is_killed_before_it_ends_waits_for_its_time(
