@@ -220,8 +220,9 @@ def fill(server: PostgresqlServer, prefix: str, key: str, waiting: int) -> None:
     numbers = f"FROM generate_series(0, {waiting - 1}) AS n"
     server.query(
         f"""INSERT INTO dlock.waiting
-            (prefix, key, task, mode, rank, arrived, ordered, expires)
-        SELECT {of_each}, 'exclusive', n, 0, false, CASE n % 2 WHEN 1 THEN {2**62} END {numbers};
+            (prefix, key, task, mode, rank, arrived, ordered, name, entry, keyset, due, expires)
+        SELECT {of_each}, 'exclusive', n, 0, false, '', 0, '', 0,
+            CASE n % 2 WHEN 1 THEN {2**62} END {numbers};
         INSERT INTO dlock.message SELECT {of_each}, 'message' {numbers};
         INSERT INTO dlock.past SELECT {of_each}, 1, 0, {2**62} {numbers};
         INSERT INTO dlock.state (prefix, key, grants, cooling, parked, paused)

@@ -140,11 +140,12 @@ def fill(backend: SqliteBackend, key: str, waiting: int) -> None:
     """Put tasks into the queue, past the store's own slower way."""
     tasks = [f"task {number}" for number in range(waiting)]
     entries = [
-        ("dlock", key, task, "exclusive", rank, 0, None, None, 0, None)
+        ("dlock", key, task, "exclusive", rank, 0, None, None, 0, "", 0, "", 0)
         for rank, task in enumerate(tasks)
     ]
     with backend._file.transaction() as db:
-        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
+        values = ", ".join("?" * len(entries[0]))
+        db.executemany(f"INSERT INTO waiting VALUES ({values})", entries)
         messages = [("dlock", key, task, b"message") for task in tasks]
         db.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", messages)
         db.execute("UPDATE state SET parked=? WHERE key=?", (waiting, key))
