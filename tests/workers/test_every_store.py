@@ -220,7 +220,7 @@ def test_who_does_not_listen_loses_its_key_to_the_newest(make: Make) -> None:
         ]
         lab.go("on")
 
-        # The old one is skipped by now, though its body runs on: the fence is what protects the data.
+        # The old one may be skipped by now, though its body runs on: the fence protects the data.
         result, ran = done([first, newest])
         assert (result == "ran" or result["skipped"], ran) == (True, "ran")
         nothing_is_left(lab, "42")
