@@ -179,7 +179,7 @@ def test_one_that_takes_no_slot_of_a_worker_asks_as_well(make_lab: MakeLab) -> N
         first = outrun.delay("42", "polls")
         lab.journal.wait_for("start")
         between = outrun.delay("42", "polls")
-        parked(lab, "42", 1)
+        parked(lab, "42", 2)  # and the message of the one that runs
         assert replaced_by(lab) == [f"{between.id}:0:0"]
 
         newest = outrun.delay("42", "polls")
@@ -200,7 +200,7 @@ def test_one_whose_child_is_killed_while_it_is_asked_does_not_run_again(make_lab
         first = outrun.delay("42", "polls")
         (start,) = lab.journal.wait_for("start")
         newest = outrun.delay("42", "polls")
-        parked(lab, "42", 1)
+        parked(lab, "42", 2)  # and the message of the one that runs
 
         os.kill(start["pid"], signal.SIGKILL)
         lab.go("on")
