@@ -22,6 +22,8 @@ SECOND = 1_000_000
 class Scripted:
     """Answers each call with what *term* it is in and how many seconds it grants."""
 
+    place = "etcd"
+
     def __init__(self, *terms: int) -> None:
         self.calls: list[str] = []
         self._terms = list(terms)
