@@ -111,8 +111,9 @@ def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> 
 
 
 def shuts_if_failed(task: Any) -> bool:
-    """Whether a key is put on hold when *task* fails for good."""
-    demands = queueing(task.lock_definition.policy)
+    """Whether a key is put on hold when *task*, which may have no lock any more, fails for good."""
+    definition = getattr(task, "lock_definition", None)
+    demands = None if definition is None else queueing(definition.policy)
     return demands is not None and demands.shuts
 
 
