@@ -367,6 +367,11 @@ def messages(state: KeyState) -> tuple[Waiting, ...]:
     return tuple(w for w in state.waiting if w.parked and w.task not in running)
 
 
+def is_of_call(entry: Waiting | Grant, claim: Claim) -> bool:
+    """Whether *entry* is of a call of the same task as *claim*, with the same keys."""
+    return (entry.name, entry.keyset) == (claim.name, claim.keyset)
+
+
 def backlog(state: KeyState) -> int:
     """How many messages wait; the duplicate of a running task does not count."""
     loaded = sum(w.parked for w in state.waiting)
@@ -380,12 +385,14 @@ def count_lost(state: KeyState, task: str) -> KeyState:
 
 
 def kept(state: KeyState, task: str) -> bool:
-    """Whether *task* is done, or the store has its message: parked, or woken."""
-    return (
-        task in state.done
-        or any(w.task == task and w.parked for w in state.waiting)
-        or any(g.task == task and g.parked for g in state.grants)
-    )
+    """Whether *task* is done, or the store has its message."""
+    return task in state.done or is_stored(state, task)
+
+
+def is_stored(state: KeyState, task: str) -> bool:
+    """Whether the store has the message of *task*: parked, or woken."""
+    entries: tuple[Waiting | Grant, ...] = (*state.waiting, *state.grants)
+    return any(entry.task == task and entry.parked for entry in entries)
 
 
 def is_known(state: KeyState, task: str) -> bool:

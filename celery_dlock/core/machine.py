@@ -48,6 +48,8 @@ from celery_dlock.core.edits import (
     holder_of,
     insert,
     is_known,
+    is_of_call,
+    is_stored,
     keep_turn,
     kept,
     leave_queue,
@@ -231,7 +233,7 @@ def _start_or_wait(
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not (started or at_head) and 0 < claim.max_waiting <= backlog(later):
         seen = [w for w in messages(later) if w.task in window]
-        own = [w for w in seen if (w.name, w.keyset) == (claim.name, claim.keyset)]
+        own = [w for w in seen if is_of_call(w, claim)]
         if len(own) + backlog(later) - len(seen) >= claim.max_waiting:  # unseen ones may be, too
             if not (own and claim.drop_oldest):
                 return state, replace(_busy(state, now), full=True)
@@ -245,14 +247,13 @@ def _newest_only(state: KeyState, claim: Claim, now: int) -> KeyState:
     """*claim*, which waits now, takes the place of a retry that is not due yet. If it is a retry
     itself, which asks for the next turn, it makes room for a newer task that waits.
     """
-    whose = (claim.name, claim.keyset)
     if claim.wait is WaitMode.HEAD:
-        own = [w for w in messages(state) if (w.name, w.keyset) == whose]
+        own = [w for w in messages(state) if is_of_call(w, claim)]
         entry = next(w for w in state.waiting if w.task == claim.task)
         return to_grant(state, entry, now, Ending.DROPPED) if len(own) > 1 else state
     grants = tuple(
         replace(turn, ending=Ending.DROPPED, due=now)
-        if turn.early and turn.ending is None and (turn.name, turn.keyset) == whose
+        if turn.early and turn.ending is None and is_of_call(turn, claim)
         else turn
         for turn in state.grants
     )
@@ -294,8 +295,7 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
 def _shut(state: KeyState, claim: Claim, now: int) -> KeyState:
     """It has failed for good: what the store has of it is a dead letter, and the key on hold."""
     task = claim.task
-    entries: tuple[Waiting | Grant, ...] = (*state.waiting, *state.grants)
-    if any(entry.task == task and entry.parked for entry in entries):
+    if is_stored(state, task):
         state = to_dead_letter(state, task, claim.mode, Cause.FAILED, now)
     return shut(forget(state, task), claim, now)
 

@@ -106,12 +106,10 @@ def _resend(execution: Execution, plan: Resend) -> NoReturn:
     countdown, ends = plan.countdown, plan.ends
     if plan.bounded:
         countdown = min(countdown, longest_countdown(execution.task.app))
-    if isinstance(ends, str):
-        publish_again(execution, countdown, plan.history, plan.reason)
-        raise Ignore(ends)
-    store_retry(execution, ends)
+    if isinstance(ends, Exception):
+        store_retry(execution, ends)
     publish_again(execution, countdown, plan.history, plan.reason)
-    raise Retry(exc=ends, when=countdown)
+    raise Ignore(ends) if isinstance(ends, str) else Retry(exc=ends, when=countdown)
 
 
 # What Celery tells of it.

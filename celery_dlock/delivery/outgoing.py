@@ -171,7 +171,7 @@ class Outgoing:
         """Whether the store has it, as the next to run. Else the broker is to have it."""
         if message is None or len(message) > self.execution.runtime.backend.largest_message:
             return False
-        return self._enter(self._claim(), message)
+        return self._enter(message)
 
     def _park_or_give_back(
         self, error: Exception, message: bytes | None, publish: Publish | None
@@ -203,14 +203,14 @@ class Outgoing:
 
     def _park(self, message: bytes, error: Exception) -> bool:
         """Whether the store has it now."""
-        if not self._enter(self._claim(), message):
+        if not self._enter(message):
             return False
         logger.warning("%s cannot be published and is parked: %r", self.history.task, error)
         return True
 
-    def _enter(self, claim: Claim, message: bytes) -> bool:
-        """Whether the store has it now, as *claim* asks."""
-        runtime = self.execution.runtime
+    def _enter(self, message: bytes) -> bool:
+        """Whether the store has it now."""
+        runtime, claim = self.execution.runtime, self._claim()
         try:
             reply = runtime.backend.enter(claim, message)
         except BackendUnavailable:

@@ -29,10 +29,10 @@ from celery_dlock.messages.headers import EXECUTION, HISTORY, History, identity_
 from celery_dlock.messages.way_back import instead_of_all
 
 
-def publish_again(execution: Execution, countdown: float, history: History, reason: str) -> bool:
+def publish_again(execution: Execution, countdown: float, history: History, reason: str) -> None:
     """Publish its message with this *history*, to be delivered in *countdown* seconds.
 
-    Whether the broker has it; else the lock store has, which needs no countdown.
+    If the broker does not take it the lock store has it, which needs no countdown.
     """
     task, request = execution.task, execution.request
     headers = dict(request.as_execution_options()["headers"] or {})
@@ -63,7 +63,6 @@ def publish_again(execution: Execution, countdown: float, history: History, reas
     message.send(publish)
     if message.published:
         execution.runtime.sinks.emit(Rescheduled(execution.subject, reason, countdown))
-    return message.published
 
 
 def retrying(task: Any, task_id: str | None, options: Mapping[str, Any]) -> Execution | None:

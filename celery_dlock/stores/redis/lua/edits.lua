@@ -300,9 +300,19 @@ local function reserve(state, claim, left, now)
   }
 end
 
-local function kept(state, task)
+-- Whether the store has the message of a task: parked, or woken.
+local function is_stored(state, task)
   local entry, grant = find(state.waiting, task), find(state.grants, task)
-  return state.done or (entry and not entry.expires) or (grant and grant.parked)
+  return entry and not entry.expires or grant and grant.parked
+end
+
+local function kept(state, task)
+  return state.done or is_stored(state, task)
+end
+
+-- Whether it is of a call of the same task as the claim, with the same keys.
+local function is_of_call(entry, claim)
+  return (entry.name or '') == claim.name and (entry.keyset or '') == claim.keyset
 end
 
 local function carried(state, task)

@@ -24,9 +24,7 @@ local function make_room(state, claim, window, now)
   local later = supposing(state, now)  -- who is woken as this operation ends has made room
   if backlog(later) < claim.max_waiting then return true end
   local seen = keep_if(messages(later), function(entry) return find(window, entry.task) end)
-  local own = keep_if(seen, function(entry)
-    return entry.name == claim.name and entry.keyset == claim.keyset
-  end)
+  local own = keep_if(seen, function(entry) return is_of_call(entry, claim) end)
   if #own + backlog(later) - #seen < claim.max_waiting then return true end  -- unseen ones may be, too
   if not own[1] or not claim.drop_oldest then return false end
   to_grant(state, own[1], now, DROPPED)
@@ -38,15 +36,12 @@ end
 local function newest_only(state, claim, now)
   if claim.wait == 'head' then
     look(state)
-    local waits = keep_if(messages(state), function(entry)
-      return entry.name == claim.name and entry.keyset == claim.keyset
-    end)
+    local waits = keep_if(messages(state), function(entry) return is_of_call(entry, claim) end)
     if #waits > 1 then to_grant(state, find(state.waiting, claim.task), now, DROPPED) end
     return
   end
   for _, turn in ipairs(state.grants) do
-    local is_own = (turn.name or '') == claim.name and (turn.keyset or '') == claim.keyset
-    if turn.early and not turn.ending and is_own then
+    if turn.early and not turn.ending and is_of_call(turn, claim) then
       turn.ending, turn.due = DROPPED, now
     end
   end
@@ -162,8 +157,7 @@ end
 
 -- It has failed for good: what the store has of it is a dead letter, and the key on hold.
 local function fail(state, claim, now)
-  local entry, grant = find(state.waiting, claim.task), find(state.grants, claim.task)
-  if entry and not entry.expires or grant and grant.parked then
+  if is_stored(state, claim.task) then
     to_dead_letter(state, claim.task, claim, FAILED, now, claim.message)
   end
   shut(state, claim, now)

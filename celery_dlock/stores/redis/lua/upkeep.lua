@@ -46,7 +46,7 @@ local function replay()
   if dead and cause ~= RUNS_LOST and cause ~= FAILED and state.done then return false end
   redis.call('DEL', DONE)
   redis.call('HDEL', LOST, task)
-  if dead and not kept({waiting = state.waiting, grants = state.grants}, task) then
+  if dead and not is_stored(state, task) then
     dead.task, dead.gives_up = task, 0
     leave_queue(state, task)  -- another delivery may have a place, or one reserved
     local rank = (cause == FAILED and before_all or behind_all)(state)
