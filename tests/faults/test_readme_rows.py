@@ -172,10 +172,8 @@ def left_out(shop: Shop, row: str) -> None:
 
 
 def replaced(shop: Shop, row: str) -> None:
-    first, second = shop.held(row), shop.call(row, 2)
-    until("the second waits", lambda: second.state == "PARKED")
-    newest = shop.call(row, 3)
-    until("the newest waits", lambda: newest.state == "PARKED")
+    # Each has its place as soon as it is called
+    first, _, newest = shop.held(row), shop.call(row, 2), shop.call(row, 3)
     shop.kill_who_runs()
     assert done(first, newest) == shop.ran() == [1, 3]
     alone(shop)

@@ -49,7 +49,7 @@ def test_interrupted_anywhere_it_leaves_nothing_and_the_next_run_shows_every_pro
 DEFECTS = {
     "events are rescheduled and do not queue": (
         "import celery_dlock\nfrom celery_dlock import FullJitter, Reschedule\n"
-        "celery_dlock.Queue = lambda **_: Reschedule(FullJitter(base=0.05, cap=0.5))",
+        "celery_dlock.Ordered = lambda **_: Reschedule(FullJitter(base=0.05, cap=0.5))",
         "NO   The events of every order were applied in their order",
     ),
     "the fence lets everybody pass": (
