@@ -303,15 +303,20 @@ def _ask_store(execution: Execution) -> Lease | Refused:
         if (ends := _ends_at(execution, woken)) is not None:
             return hold.refused(ends)
         turn, woken = execution.turn_at(woken), None
-    max_hold, answer, queueing = execution.max_hold(), None, execution.queueing
-    reserved = execution.reserved
-    if queueing is not None and woken is None and _looks_first(execution, queueing):
+    max_hold, parents, reserved = execution.max_hold(), keys.parents, execution.reserved
+    queueing, claims, answer = execution.queueing, None, None
+    if queueing is not None and _looks_first(execution, queueing):
+        claims = execution.claim(look=True)
         late = execution.message() if queueing.keep else execution.message
-        looked = hold.ask(execution.claim(look=True), max_hold, late, None, keys.parents, reserved)
+        looked = hold.ask(claims, max_hold, late, woken, parents, reserved)
         answer = None if _has_to_wait(execution, looked) else looked
     if answer is None:
         message = execution.message()  # before the claim, which does not queue if it is too large
-        answer = hold.ask(execution.claim(), max_hold, message, woken, keys.parents, reserved)
+        if claims is None or execution.queueing is None:
+            claims = execution.claim()
+        else:
+            claims = tuple(replace(claim, wait=WaitMode.QUEUE) for claim in claims)
+        answer = hold.ask(claims, max_hold, message, woken, parents, reserved)
     if turn is not None:
         execution.runtime.manager.take_back([turn])
     if isinstance(answer, Refused) and isinstance(answer.verdict, Busy | Park):
@@ -322,14 +327,16 @@ def _ask_store(execution: Execution) -> Lease | Refused:
 def _looks_first(execution: Execution, queueing: Queueing) -> bool:
     """Whether to ask for the keys before queueing for them.
 
-    Most keys are free, and to write down the message takes longer than to ask for one. Where an
-    order of publishing was promised, or another delivery may know more of the task, it is one
-    question.
+    Most keys are free, and the store has the message of most tasks that were woken: to write it
+    down takes longer than to ask. Where an order of publishing was promised, or another delivery
+    may know more of the task, it is one question.
     """
-    if asks_before_queueing(execution):
+    keys = execution.keys.all
+    woken = execution.history.key in keys
+    if not woken and asks_before_queueing(execution):
         return True
     promised = queueing.keep or queueing.at_publish
-    return execution.is_first and not promised and len(execution.keys.all) == 1
+    return (woken or execution.is_first) and not promised and len(keys) == 1
 
 
 def _newer_call(execution: Execution, key: str) -> Refused | None:

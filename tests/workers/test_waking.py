@@ -20,6 +20,7 @@ from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED
 from celery_dlock.core.turns import UNATTENDED
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.waking import Waker
 from celery_dlock.operate import held
 from celery_dlock.ops.gauges import Gauges
@@ -57,6 +58,29 @@ def sound(desk: Desk, charge: LockedTask) -> Wake:
         desk.deliver()
         ((task, message),) = desk.store._keys[KEY].messages.items()  # type: ignore[attr-defined]
     return Wake(KEY, task, message)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_woken_message_is_written_for_the_store_only_if_it_has_it_no_more(
+    desk: Desk, charge: LockedTask, forgotten: bool
+) -> None:
+    task = sound(desk, charge).task
+    written: list[bytes] = []
+    encode = ParkedMessage.encode
+
+    def noted(entry: ParkedMessage, more: dict[str, object]) -> bytes:
+        written.append(encode(entry, more))
+        return written[-1]
+
+    desk.patch.setattr(ParkedMessage, "encode", noted)
+    if not forgotten:
+        assert desk.deliver().acknowledged
+        assert (written, desk.holders(KEY)) == ([], [])
+        return
+    desk.store._keys.clear()  # type: ignore[attr-defined]
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        assert [desk.store.message(KEY, task)] == written
 
 
 def test_the_event_says_where_and_how_often_in_vain(desk: Desk, charge: LockedTask) -> None:

@@ -70,7 +70,12 @@ class RedisBackend(NoteStore):
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
         with self._session() as session:
-            return wire.reply(operation, self._answer(session, operation))
+            if isinstance(operation, Enter) and self._copies is not None:
+                answer = self._copied(session, operation, self._copies)
+            else:
+                again = operation.again
+                answer = session.run(self._command(operation), lambda: self._command(again()))
+            return wire.reply(operation, answer)
 
     def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
         if self._copies is not None:
@@ -78,11 +83,6 @@ class RedisBackend(NoteStore):
         with self._session():
             answers = self._each([self._command(operation) for operation in operations])
             return [wire.reply(*pair) for pair in zip(operations, answers, strict=True)]
-
-    def _answer(self, session: RedisSession, operation: Operation[object]) -> Any:
-        if isinstance(operation, Enter) and self._copies is not None:
-            return self._copied(session, operation, self._copies)
-        return session.run(self._command(operation), lambda: self._command(operation.again()))
 
     def _command(self, operation: Operation[object]) -> Command:
         """The script that has the rule of *operation*, and what it is told."""
