@@ -201,7 +201,9 @@ DEFECTS = {
         Config("revoked, a fault", (REVOKED, QUEUE), faults=1),
     ),
     # Whose turn it is
-    "a free key wakes nobody": Defect(turns, "settle", lambda _, s, __: (s, ()), "S4 no slot"),
+    "a free key wakes nobody": Defect(
+        turns, "settle", lambda _, s, *__, **___: (s, ()), "S4 no slot"
+    ),
     "a newcomer overtakes a turn": Defect(edits, "free", _before(_without_turns), "S", TRIPLE),
     "a newcomer overtakes those who wait": Defect(
         machine,
