@@ -47,7 +47,8 @@ class Limit:
 class Shared:
     """A key that is held for reading: together with all other readers, and with no writer.
 
-    Beside a key that is held otherwise it is read for the sake of that one, as a parent is.
+    Beside a key that is held otherwise it is a parent of that one: read for its sake, and nothing
+    else.
     """
 
     key: Key
@@ -136,21 +137,6 @@ def _key(entry: Wanted) -> Key:
     return entry.key
 
 
-def listed_parents(parents: Key | Sequence[Key]) -> Sequence[Key]:
-    """*parents* as a list.
-
-    Raises :exc:`~celery_dlock.ConfigurationError` for one that says how it is held.
-    """
-    listed = [parents] if isinstance(parents, str) or not isinstance(parents, Sequence) else parents
-    for parent in listed:
-        if isinstance(parent, Limit | Shared):
-            raise ConfigurationError(
-                f"parents= has {quoted(parent)}: a parent is always held for reading; write its "
-                "key alone there, or the Limit or Shared in key="
-            )
-    return listed
-
-
 def check_alike(keys: Iterable[tuple[str, Access]]) -> None:
     """Raise :exc:`~celery_dlock.ConfigurationError` if one of *keys* has two kinds of access."""
     accesses: dict[str, Access] = {}
@@ -165,32 +151,25 @@ def check_alike(keys: Iterable[tuple[str, Access]]) -> None:
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one call: its own with the *access* to each, in the order in which it asks for
-    them, and those that it only *reads* for their sake: their parents, and what is shared.
-
-    Raises :exc:`~celery_dlock.ConfigurationError` for a key that is both.
+    them, and those that it only *reads* for their sake: their parents.
     """
 
     access: Mapping[str, Access]
     reads: Mapping[str, Access] = field(default_factory=dict[str, Access])
 
     @classmethod
-    def of(cls, keys: Sequence[tuple[str, Access]], parents: Iterable[str] = ()) -> Self:
-        """Each key once. Raises as the class does, and as :func:`check_alike` does."""
-        if len(keys) == 1 and not parents:
+    def of(cls, keys: Sequence[tuple[str, Access]]) -> Self:
+        """Each key once. Raises as :func:`check_alike` does."""
+        if len(keys) == 1:
             return cls(dict(keys))
         check_alike(keys)
         own = {key: access for key, access in keys if access.mode is not Mode.SHARED} or dict(keys)
-        reads = {key: Access(Mode.SHARED) for key in parents}
-        reads |= {key: access for key, access in keys if key not in own}
+        reads = {key: access for key, access in keys if key not in own}
         if len(own) > 1:
             keyset = blake2b("\0".join(own).encode(), digest_size=6).hexdigest()
             own = {key: replace(access, keyset=keyset) for key, access in own.items()}
         ordered = sorted(own.items(), key=lambda pair: ask_order(pair[0], pair[1].mode))
         return cls(dict(ordered), dict(sorted(reads.items(), key=itemgetter(0))))
-
-    def __post_init__(self) -> None:
-        if both := self.access.keys() & self.reads.keys():
-            raise ConfigurationError(f"{min(both)!r} cannot be both a key and its own parent")
 
     def limited(self, ask: Callable[[str, LimitFunction], int]) -> Keys:
         """The same with the limits that functions say, which *ask* is called for."""

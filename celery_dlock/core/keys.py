@@ -64,6 +64,11 @@ class KeyTemplate:
             raise ConfigurationError("a lock needs at least one key, got an empty list")
         return cls(default, signature, tuple(_compile(entry, signature) for entry in entries))
 
+    def only(self, places: Sequence[int]) -> KeyTemplate:
+        """The same with the templates in these *places*."""
+        parts = tuple(self.parts[place] for place in places)
+        return dataclasses.replace(self, parts=parts)
+
     @property
     def is_one_text(self) -> bool:
         """Whether it is one template, and no callable: to render it runs no code of a project."""

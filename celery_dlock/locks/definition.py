@@ -19,11 +19,10 @@ from celery_dlock.core.access import (
     Wanted,
     checked_limit,
     entries,
-    listed_parents,
 )
 from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key, KeyTemplate, check_callable, label_of, signature_of
+from celery_dlock.core.keys import KeyTemplate, check_callable, label_of, signature_of
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique, Until
@@ -59,7 +58,6 @@ class LockOptions(TypedDict, total=False):
 
     ttl: float | None
     on_contention: PolicyName | Policy
-    parents: Key | Sequence[Key]
     on_lost: OnLost
     reserve: Reserve | None
     unique: Until | Unique | Debounce | None
@@ -82,7 +80,7 @@ SIMILAR, SIMILAR_IF_SHORT = 0.8, 0.65
 class Definition:
     """A task's lock options, checked. A ``ttl`` of ``None`` is that of the settings.
 
-    ``label`` is the text of the key's ``template``, or of all, for people and for metrics;
+    ``label`` is the text of the ``template`` of its own keys, for people and for metrics;
     ``access`` is how each key is held; it ``asks_limits`` where a function says how many may hold
     one. ``injects`` names the parameters that the library passes to
     the body. ``dump`` makes the arguments of a message from those of a call, if Celery does more
@@ -97,7 +95,6 @@ class Definition:
     injects: frozenset[str]
     ttl: float | None
     policy: Policy
-    parents: KeyTemplate | None
     aborts: bool
     reserve: Reserve | None
     unique: Uniqueness | None
@@ -124,13 +121,13 @@ class Definition:
             template, access = _template(key, signature, name)
             if "fencing_token" in injects:
                 _check_one_token(access)
-            parents = _parents(options.get("parents", ()), template)
-            uniqueness, debounce = _uniqueness(options.get("unique"), name, template)
-            policy = _policy(options.get("on_contention", "reschedule"), access, parents)
+            own = template.only(_own(access))
+            uniqueness, debounce = _uniqueness(options.get("unique"), name, own)
+            policy = _policy(options.get("on_contention", "reschedule"), access)
             if debounce is not None and queueing(policy) is None:
                 policy = Queue()  # a debounced call waits there, whatever the policy
             return cls(
-                label=",".join(template.names),
+                label=",".join(own.names),
                 template=template,
                 access=access,
                 asks_limits=any(one.function for one in access),
@@ -138,7 +135,6 @@ class Definition:
                 injects=injects,
                 ttl=optional_duration("ttl", options.get("ttl")),
                 policy=policy,
-                parents=parents,
                 aborts=_aborts(options.get("on_lost", "flag")),
                 reserve=_reserve(options.get("reserve"), access, policy),
                 unique=uniqueness,
@@ -153,7 +149,7 @@ class Definition:
         if self.dump is not None:
             args, kwargs = self.dump(args, kwargs)
         keys = zip(self.template.rendered(args, kwargs), self.access, strict=True)
-        return Keys.of(tuple(keys), self.parents.keys(args, kwargs) if self.parents else ())
+        return Keys.of(tuple(keys))
 
     def limited(self, keys: Keys, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """*keys* of a call with the limits that functions say of it now.
@@ -306,29 +302,20 @@ def _template(
     return template, access
 
 
-def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
-    listed = listed_parents(parents)
-    if not listed:
-        return None
-    compiled = KeyTemplate.compile(listed, template.signature, default="")
-    for part in compiled.parts:
-        if part in template.parts:
-            raise ConfigurationError(f"{part.label!r} cannot be both a key and its own parent")
-        if compiled.parts.count(part) > 1:
-            raise ConfigurationError(f"parents= has {part.label!r} twice")
-    return compiled
+def _own(access: Sequence[Access]) -> list[int]:
+    """The places of its own keys: those that are not only read for the sake of others."""
+    places = range(len(access))
+    return [n for n in places if access[n].mode is not Mode.SHARED] or list(places)
 
 
-def _policy(
-    on_contention: str | Policy, access: Sequence[Access], parents: KeyTemplate | None
-) -> Policy:
+def _policy(on_contention: str | Policy, access: Sequence[Access]) -> Policy:
     policy = policy_named(on_contention)
     check_callable(f"{type(policy).__name__}.decide()", policy.decide, _CONTENTION, called=" with")
-    is_alone = len(access) == 1 and access[0].mode is Mode.EXCLUSIVE and parents is None
+    is_alone = len(access) == 1 and access[0].mode is Mode.EXCLUSIVE
     if replaces_running(policy) and not is_alone:
         raise ConfigurationError(
-            "Replace(running=True) needs a task with one key alone: Limit, Shared, several keys "
-            "and parents= do not go with it"
+            "Replace(running=True) needs a task with one key alone: Limit, Shared and several keys "
+            "do not go with it"
         )
     return policy
 
@@ -373,7 +360,7 @@ def _uniqueness(
 def _check_one_token(access: Sequence[Access]) -> None:
     if all(one.mode is Mode.SHARED for one in access):
         raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
-    if len(access) > 1:
+    if len(_own(access)) > 1:
         raise ConfigurationError(
             "with several keys there is no single fencing_token: "
             "ask for lease and use lease.fencing_tokens"

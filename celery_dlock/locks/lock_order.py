@@ -125,14 +125,7 @@ def asked(app: Any, store: object, keys: Iterable[str]) -> None:
 def _patterns(tasks: Iterable[object]) -> Iterator[tuple[str, re.Pattern[str]]]:
     """What the keys of *tasks* look like, those with the fewest fields first."""
     definitions = [getattr(task, "lock_definition", None) for task in tasks]
-    templates = [
-        t
-        for definition in definitions
-        if definition
-        for t in (definition.template, definition.parents)
-        if t
-    ]
-    shapes = {shape for template in templates for shape in template.shapes}
+    shapes = {shape for one in definitions if one for shape in one.template.shapes}
     for shape in sorted(shapes, key=lambda shape: (shape.count("*"), -len(shape), shape)):
         yield shape, re.compile(re.escape(shape).replace(r"\*", "[^:/]*"))
 

@@ -285,8 +285,7 @@ class Replace:
 
     With *running* the newest call also replaces the running one of the same task: the lease of that
     one is lost, and its body can stop. It ends as skipped when it has stopped. The newest runs
-    then, or when the lease has expired. This needs a task with one key, held exclusively, without
-    parents.
+    then, or when the lease has expired. This needs a task with one key that it holds alone.
 
     It needs the definition of the task, and the lock store, where the task is published.
     """

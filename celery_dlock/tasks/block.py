@@ -26,7 +26,7 @@ from typing import Any, TypedDict, Unpack
 
 from celery import current_app
 
-from celery_dlock.core.access import Keys, WantedText, entries, listed_parents
+from celery_dlock.core.access import Keys, WantedText, entries
 from celery_dlock.core.checks import duration, optional_duration, quoted
 from celery_dlock.core.edits import ask_with_limit, free
 from celery_dlock.core.keys import canonical
@@ -44,7 +44,7 @@ from celery_dlock.tasks.entered import Entered
 Begin = Callable[[], Acquisition]
 
 #: The options of a block.
-OPTIONS = ("key", "app", "ttl", "timeout", "parents")
+OPTIONS = ("key", "app", "ttl", "timeout")
 
 #: A field of a template, as in a text whose f or format() was forgotten.
 _FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
@@ -60,7 +60,6 @@ def lock(
     app: Any = None,
     ttl: float | None = None,
     timeout: float = 5.0,
-    parents: str | Sequence[str] = (),
     **unknown: Unpack[NoOptions],
 ) -> Block:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
@@ -72,9 +71,8 @@ def lock(
     seconds (0: it asks once and does not wait). *ttl* is the length of the lease in seconds, which
     is renewed in the background while the block runs. Of several keys all are taken or none; each
     may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. A cooldown begins with
-    the block. *parents* are keys that the block holds for reading: an exclusive lock on one of them
-    waits for the block, and the block waits for it. Nothing interrupts a block whose lock is lost:
-    look at :attr:`Lease.lost <celery_dlock.Lease.lost>` inside.
+    the block. Nothing interrupts a block whose lock is lost: look at :attr:`Lease.lost
+    <celery_dlock.Lease.lost>` inside.
 
     It raises
 
@@ -104,10 +102,7 @@ def lock(
         raise ConfigurationError("a lock needs at least one key, got an empty list")
     timeout = duration("timeout", timeout, zero=True)
     app = app or current_app
-    keys = Keys.of(
-        [(_literal(text), access) for text, access in listed],
-        map(_literal, listed_parents(parents)),
-    )
+    keys = Keys.of([(_literal(text), access) for text, access in listed])
     begin = partial(
         Acquisition.begin,
         app,

@@ -115,16 +115,15 @@ def locked_task(*args: Any, **options: Any) -> Any:
     *key* is a template over the task's parameters (``"order:{order_id}"``) or a callable with the
     task's signature: a key that the task holds alone. A :class:`~celery_dlock.Limit` lets several
     tasks hold their key at once, or keeps it closed for a time after each start; a
-    :class:`~celery_dlock.Shared` is for reading. A list takes several of these. Give a callable as
-    ``key=…``, because a function alone is taken for the body of a bare ``@locked_task``. Without a
-    key the task locks its own name.
+    :class:`~celery_dlock.Shared` is for reading, and beside another key it is a parent of that one:
+    who holds it alone waits for the task, and the task for them. A list takes several of these.
+    Give a callable as ``key=…``, because a function alone is taken for the body of a bare
+    ``@locked_task``. Without a key the task locks its own name.
 
     *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, at most
-    for the hard time limit. *on_contention* is a policy or its name. *parents* are keys, templates
-    or callables, that the task holds for reading: an exclusive lock on one of them waits for the
-    task, and the task waits for it. *on_lost* says what happens when the lease is lost while the
-    body runs: ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it go
-    on, and the body can check its lease.
+    for the hard time limit. *on_contention* is a policy or its name. *on_lost* says what happens
+    when the lease is lost while the body runs: ``"abort"`` raises :exc:`~celery_dlock.LockLost` in
+    the body, ``"flag"`` lets it go on, and the body can check its lease.
 
     With *unique* a call is not published while a task lives that does the same: until that task is
     ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A

@@ -6,9 +6,9 @@ then parked in the order in which they came, by a thread, which the worker's loo
 Each is acknowledged when the store has it. Until then the broker has it: if the connection is lost,
 or the worker ends, it is delivered again.
 
-That is done for tasks with one key that is made by a template, under ``Queue`` and ``Replace``, and
-for messages that are to run as they come. All else goes to a child, as does what the store does not
-take: the policy is asked there, and no code of a project runs here.
+That is done for tasks with one key that is made by a template, under ``Queue``, and for messages
+that are to run as they come. All else goes to a child, as does what the store does not take: the
+policy is asked there, and no code of a project runs here.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def _queueing_of(task: Any, app: Any) -> Queueing | None:
     """
     definition = task.lock_definition
     terms = queueing(definition.policy)
-    simple = definition.template.is_one_text and definition.parents is None
+    simple = definition.template.is_one_text
     parks = terms is not None and simple and not terms.at_publish and not task.track_started
     return terms if parks else None
 

@@ -42,7 +42,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "rescheduled": {"lock_on_contention": Reschedule(backoff=FullJitter(base=0.1, cap=1.0))},
     "skipped": {"lock_on_contention": "skip"},
     "reading": {"lock_on_contention": Queue(), "lock_key": Shared("{key}")},
-    "below": {"lock_on_contention": Queue(), "lock_parents": ["tree"]},
+    "below": {"lock_on_contention": Queue(), "lock_key": ["{key}", Shared("tree")]},
     "pair": {"lock_on_contention": Queue(), "lock_key": ["left", "right"]},
     "limits": {
         "lock_on_contention": Queue(),

@@ -412,13 +412,13 @@ def test_each_key_has_its_token_and_a_read_parent_has_none(open_one: Open) -> No
     desk = open_one()
     tokens: dict[str, int] = {}
 
-    @desk.locked(["order:{order}", "stock:{order}"], parents="all", name="charge")
+    @desk.locked(["order:{order}", "stock:{order}", Shared("all")], name="charge")
     def charge(order: str, *, lease: Lease) -> None:
         tokens.update(lease.fencing_tokens)
 
     result = charge.delay("42")
     desk.deliver()
-    with lock("order:42", app=desk.app, parents="all") as lease:
+    with lock(["order:42", Shared("all")], app=desk.app) as lease:
         batching.end()
 
         key = explain_key(desk.app, "order:42")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery_dlock import Lease, LockContended, LockedTask, lock
+from celery_dlock import Lease, LockContended, LockedTask, Shared, lock
 from celery_dlock.core.state import Mode
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
@@ -18,7 +18,7 @@ Body = Callable[[str, Lease], Any]
 
 
 def child(desk: Desk, parent: str, body: Body | None = None, **options: Any) -> LockedTask:
-    @desk.locked("order:{order}", **{"name": "charge", "parents": [parent], **options})
+    @desk.locked(["order:{order}", Shared(parent)], **{"name": "charge", **options})
     def charge(order: str, *, lease: Lease) -> Any:
         return body(order, lease) if body else lease.fencing_token
 

@@ -374,11 +374,11 @@ class Crowd:
             worker.manager._keeper.close()
 
 
-def keys(wanted: Mapping[str, int], parents: Sequence[str] = (), *, limited: bool = False) -> Keys:
+def keys(wanted: Mapping[str, int], *, limited: bool = False) -> Keys:
     """``keys({"order": 1, "tenant": 3, "catalog": 0})``: how many may hold each, 0 for readers.
 
     If it is *limited*, 1 is a limit, too.
     """
     modes = {0: Mode.SHARED} if limited else {0: Mode.SHARED, 1: Mode.EXCLUSIVE}
     asked = [(k, Access(modes.get(n, Mode.LIMITED), n or 1)) for k, n in wanted.items()]
-    return Keys.of(asked, parents)
+    return Keys.of(asked)

@@ -40,8 +40,7 @@ VERSIONS: dict[str, dict[str, Any]] = {
     "another key": {"key": [KEY, "customer:{order}"]},
     "another name": {"key": KEY, "name": "work anew"},
     "many options": {
-        "key": Limit(KEY, 1, cooldown=0.01),
-        "parents": "orders",
+        "key": [Limit(KEY, 1, cooldown=0.01), Shared("orders")],
         "on_contention": Queue(max_waiting=100, overflow="drop_oldest", max_wait=600),
         "unique": "done",
         "reserve": "retry",

@@ -19,6 +19,7 @@ from celery_dlock import (
     Queue,
     Replace,
     Reschedule,
+    Shared,
     Skip,
     Wait,
 )
@@ -88,7 +89,9 @@ def register(
     journal = Journal(folder / "journal")
     options = {"ttl": 5.0, **lock}
     options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
-    key = Limit("order:{order}", 1, cooldown=options.pop("cooldown", None))
+    own = Limit("order:{order}", 1, cooldown=options.pop("cooldown", None))
+    parents = [Shared(key) for key in options.pop("parents", ())]
+    key = [own, *parents] if parents else own
     options = {f"lock_{name}": value for name, value in options.items()}
     given = {**options, **task}
     register_payments(app, folder, given, database)
@@ -157,7 +160,7 @@ def _register_plain(app: Celery, folder: Path, options: Mapping[str, Any]) -> No
 
 def _register_features(app: Celery, folder: Path, locked: Mapping[str, Any]) -> None:
     journal = Journal(folder / "journal")
-    alone = {**locked, "lock_key": "{parent}", "lock_parents": ()}
+    alone = {**locked, "lock_key": "{parent}"}
 
     @app.task(name="collect", **locked)
     def collect(numbers: list[int], order: str) -> int:
@@ -218,8 +221,7 @@ def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
     """Define ``load`` and ``load by plan``; with *hold* they stay in the body until the test says
     go. The limit of the second is the number in the file ``plan-TENANT``.
     """
-    # Neither goes with several keys, or with a key of this name.
-    if replaces_running(options["lock_on_contention"]) or "all" in options.get("lock_parents", ()):
+    if replaces_running(options["lock_on_contention"]):  # which does not go with several keys
         return
     journal = Journal(folder / "journal")
     given = {name: value for name, value in options.items() if name != "lock_reserve"}

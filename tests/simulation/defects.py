@@ -105,7 +105,7 @@ DEFECTS: Mapping[str, Defect] = {
         "delivery.plan", "lost", lambda whole, *of: FailWith(of[1], whole(*of).event)
     ),
     "what is too long for the store is parked": Defect(
-        "worker.parking", "Parking._enter", _all_is_parked, seed=1600
+        "worker.parking", "Parking._enter", _all_is_parked, seed=800200
     ),
     "a chain behind a task that is skipped does not end": Defect(
         "delivery.result_state", "skip_rest_of_chain", _ends_no_chain

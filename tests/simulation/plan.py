@@ -161,7 +161,7 @@ class Plan:
 STEPS = (0.0, 0.1, 1.0, 12.0, 40.0)
 LONG_STEPS = (12.0, 40.0)
 #: Bytes of a message that may be longer than any, than some, or than none.
-LONGEST = (10_000, 10_000, 10_000, 10_000, 10_000, 1_100, 10)
+LONGEST = (10_000, 10_000, 10_000, 10_000, 10_000, 1_000, 10)
 #: Of one broker each: ways to spell its address.
 URLS: Sequence[Sequence[str]] = (
     *[()] * 8,

@@ -157,8 +157,7 @@ KINDS: Mapping[str, Kind] = {
     "below": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
-            "lock_key": "{key}/below",
-            "lock_parents": "{key}",
+            "lock_key": ["{key}/below", Shared("{key}")],
         }
     ),
     "aborts": Kind({"lock_on_contention": Queue(max_wait=None), "lock_on_lost": "abort"}),

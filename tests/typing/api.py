@@ -60,7 +60,7 @@ def charge(order_id: int, *, fencing_token: int = INJECTED) -> str:
     return str(fencing_token)
 
 
-@locked_task("order:{order_id}", parents=["orders", target_key], on_lost="abort")
+@locked_task(["order:{order_id}", Shared("orders"), Shared(target_key)], on_lost="abort")
 def below(order_id: int, *, fencing_token: int = INJECTED) -> None: ...
 
 
@@ -124,7 +124,7 @@ assert_type(current_lease(default=None), Lease | None)
 assert_type(current_lease(None), Lease | None)
 plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)
 without_blocking: AbstractAsyncContextManager[Lease] = lock("order:42")
-with lock(["a", "b"], ttl=10, parents=["c"]) as held:
+with lock(["a", "b", Shared("c")], ttl=10) as held:
     assert_type(held, Lease)
     assert_type(held.uncertain, bool)
 

@@ -138,27 +138,15 @@ TASKS: Misuses = {
         "one key alone",
     ),
     "the newest child": (
-        lambda: locked_task("k", on_contention=Replace(running=True), parents="p"),
+        lambda: locked_task(["k", Shared("p")], on_contention=Replace(running=True)),
         "one key alone",
     ),
-    "a limit as a parent": (
-        lambda: locked_task("k", parents=[Limit("p", 3)]),  # type: ignore[list-item]
-        r"parents= has Limit\(.*: a parent is always held for reading; write its key alone",
-    ),
-    "a reader as a parent": (lambda: locked_task("k", parents=Shared("p")), r"has Shared\(key='p'"),  # type: ignore[call-overload]
-    "a parent of itself": (
-        lambda: locked_task("k", parents=["k"]),
-        "'k' cannot be both a key and its own",
-    ),
-    "a parent that is its name": (lambda: locked_task(parents="charge"), "its own parent"),
-    "a parent twice": (lambda: locked_task("k", parents=["a:{order}", "a:{order}"]), "twice"),
-    "an empty parent": (lambda: locked_task("k", parents=""), "empty"),
-    "an empty parent in a list": (lambda: locked_task("k", parents=[""]), "empty"),
-    "unknown parameter in a parent": (lambda: locked_task("k", parents=["a:{oder}"]), "oder"),
-    "parent of another kind": (lambda: locked_task("k", parents=[7]), "template or a callable"),  # type: ignore[list-item]
-    "parents of another kind": (lambda: locked_task("k", parents=7), "template or a callable"),  # type: ignore[call-overload]
-    "parents that are none": (lambda: locked_task("k", parents=None), "template or a callable"),  # type: ignore[call-overload]
-    "coroutine for a parent": (lambda: locked_task("k", parents=key_later), "nobody awaits it"),  # type: ignore[arg-type]
+    "a parent of itself": (lambda: locked_task(["k", Shared("k")]), "'k' is given twice"),
+    "a parent twice": (lambda: locked_task(["k", Shared("a"), Shared("a")]), "'a' is given twice"),
+    "an empty parent": (lambda: locked_task(["k", Shared("")]), "empty"),
+    "unknown parameter in a parent": (lambda: locked_task(["k", Shared("a:{oder}")]), "oder"),
+    "parent of another kind": (lambda: locked_task(["k", Shared(7)]), "template or a callable"),  # type: ignore[arg-type]
+    "coroutine for a parent": (lambda: locked_task(["k", Shared(key_later)]), "nobody awaits it"),  # type: ignore[arg-type]
     "unknown policy": (lambda: locked_task("k", on_contention="queued"), "did you mean 'queue'"),  # type: ignore[call-overload]
     "no policy": (lambda: locked_task("k", on_contention=7), "decide"),  # type: ignore[call-overload]
     "a policy's class": (lambda: locked_task("k", on_contention=Queue), r"add \(\): Queue\(\)"),  # type: ignore[call-overload]
@@ -197,10 +185,6 @@ TASKS: Misuses = {
         "only if the task locks one key",
     ),
     "debounced by name": (lambda: locked_task(unique=Debounce(1, 2)), "say by= which of them"),
-    "a parent, not parents": (
-        lambda: locked_task("k", parent="p"),  # type: ignore[call-overload]
-        "did you mean (lock_)?parents=",
-    ),
     "keys, not a list": (lambda: locked_task(keys=["a", "b"]), "did you mean (lock_)?key="),  # type: ignore[call-overload]
     "limit misspelt": (lambda: locked_task("k", limti=3), r"mean (lock_)?key=Limit\(.mail., 3\)\?"),  # type: ignore[call-overload]
     "shared misspelt": (lambda: locked_task("k", share=True), r"mean (lock_)?key=Shared\(.catalog"),  # type: ignore[call-overload]
@@ -239,10 +223,8 @@ ELSEWHERE: Misuses = {
     "block at a limit in words": (lambda: lock(Limit("a", "3")), "got '3'"),  # type: ignore[arg-type]
     "block at a limit by function": (lambda: lock(Limit("a", number)), r"is a number in lock\(\)"),
     "block at one key in two ways": (lambda: lock(["a", Shared("a")]), "'a' is given twice"),
-    "block with a reader as a parent": (lambda: lock("a", parents=Shared("b")), "parents= has Sha"),  # type: ignore[arg-type]
-    "block with a parent of itself": (lambda: lock("a", parents=["a"]), "its own parent"),
-    "block with no parent": (lambda: lock("a", parents=7), "takes a text"),  # type: ignore[arg-type]
-    "block with an empty parent": (lambda: lock("a", parents=""), "empty"),
+    "block with no parent": (lambda: lock(["a", Shared(7)]), "takes a text"),  # type: ignore[arg-type]
+    "block with an empty parent": (lambda: lock(["a", Shared("")]), "empty"),
     "block's ttl in words": (lambda: lock("a", ttl="30"), "ttl must be"),  # type: ignore[arg-type]
     "block's negative ttl": (lambda: lock("a", ttl=-1), "ttl must be"),
     "block's timeout in words": (lambda: lock("a", timeout="5"), "timeout must be"),  # type: ignore[arg-type]
@@ -251,7 +233,7 @@ ELSEWHERE: Misuses = {
     "block's ttl misspelt": (lambda: lock("a", tll=30), r"lock\(\): tll= .* did you mean ttl=\?"),  # type: ignore[call-arg]
     "block's timeout misspelt": (lambda: lock("a", time_out=5), "did you mean timeout="),  # type: ignore[call-arg]
     "block's cooldown misspelt": (lambda: lock("a", cooldwon=5), r"did you mean key=Limit\(.*60\)"),  # type: ignore[call-arg]
-    "block's unique": (lambda: lock("a", unique="done"), "known: key, app, ttl, timeout, parents"),  # type: ignore[call-arg]
+    "block's unique": (lambda: lock("a", unique="done"), "known: key, app, ttl, timeout"),  # type: ignore[call-arg]
     "block's limit": (lambda: lock("a", limit=3), r"write key=Limit\("),  # type: ignore[call-arg]
     "block's readers": (lambda: lock("a", shared=True), r"write key=Shared\("),  # type: ignore[call-arg]
     "block's rate": (lambda: lock("a", cooldown=60), r"write key=Limit\("),  # type: ignore[call-arg]

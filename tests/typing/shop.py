@@ -172,8 +172,8 @@ def each_line_of_the_interface() -> None:
     assert_type(locked_task("order:{order_id}", unique=by_tenant)(work)(42), str)
     of_key = Unique(until="done", by=key_of, period=None, ttl=86400)
     assert_type(locked_task("order:{order_id}", unique=of_key)(work)(42), str)
-    assert_type(locked_task("order:{order_id}", parents="orders")(work)(42), str)
-    assert_type(locked_task("order:{order_id}", parents=["orders", key_of])(work)(42), str)
+    parents = [Shared("orders"), Shared(key_of)]
+    assert_type(locked_task(["order:{order_id}", *parents])(work)(42), str)
     assert_type(locked_task("order:{order_id}", reserve="retry")(work)(42), str)
     assert_type(locked_task("order:{order_id}", reserve="chain")(work)(42), str)
     assert_type(locked_task("order:{order_id}", reserve=None)(work)(42), str)
@@ -259,7 +259,7 @@ def refund(order_id: int) -> int:
 async def in_a_request() -> int:
     async with lock([Limit("mail", 100, cooldown=60), Shared("catalog")], app=app):
         pass
-    async with lock("order:42", app=app, ttl=None, timeout=5.0, parents=()) as lease:
+    async with lock("order:42", app=app, ttl=None, timeout=5.0) as lease:
         return lease.fencing_token
 
 

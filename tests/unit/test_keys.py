@@ -113,12 +113,6 @@ class TestSeveralKeys:
         assert several.names == ("s:{target}", "by_hand")
         assert several.rendered(("x", "b"), {}) == ("s:b", "a")
 
-    def test_of_which_one_is_its_own_parent_are_refused(self) -> None:
-        with pytest.raises(
-            ConfigurationError, match=r"^'b' cannot be both a key and its own parent$"
-        ):
-            Keys.of(alike("a", "b", "c"), ("c", "b"))
-
     def test_are_asked_for_by_name_and_then_the_limits_as_they_are_declared(self) -> None:
         keys = Keys.of([*limits(wide=20, narrow=3, a=20), *alike("z", "y")])
 
@@ -128,8 +122,8 @@ class TestSeveralKeys:
         assert Keys.of([("a", READS), *limits(b=3), *alike("c")]).first == "c"
         assert Keys.of([("a", READS), ("b", READS)]).first == "a"
 
-    def test_that_are_shared_beside_others_are_read_as_parents_are(self) -> None:
-        keys = Keys.of([("b", READS), *limits(c=3), *alike("d")], ("a",))
+    def test_that_are_shared_beside_others_are_their_parents(self) -> None:
+        keys = Keys.of([("b", READS), *limits(c=3), *alike("d"), ("a", READS)])
 
         assert (keys.own, keys.parents) == (("d", "c"), ("a", "b"))
         assert Keys.of([("a", READS), ("b", READS)]).own == ("a", "b")

@@ -165,7 +165,7 @@ def test_what_an_answer_about_a_block_says_to_write_is_an_option_of_it(name: str
 
 @pytest.mark.parametrize("name", HELD)
 def test_how_a_block_holds_its_key_is_said_by_the_key(app: Celery, name: str) -> None:
-    said = error(lambda: lock("order:42", app=app, **{name: 3}))  # type: ignore[arg-type]
+    said = error(lambda: lock("order:42", app=app, **{name: 3}))
     instead = HELD[name].format(p="")
     assert said == f"lock(): {name}= is an option of other locks; write {instead}"
     key = eval(instead.removeprefix("key="), vars(celery_dlock))

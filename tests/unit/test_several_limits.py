@@ -100,10 +100,11 @@ def random_tasks(seed: int, count: int = 40) -> dict[str, Keys]:
         for key in ("a", "m", "z"):
             if rng.random() < 0.4:
                 some[key] = rng.choice((0, 1))
-        parents = ["p"] if rng.random() < 0.3 else []
-        if not some or (not parents and rng.random() < 0.1):
+        if rng.random() < 0.3:
+            some["p"] = 0
+        elif not some or rng.random() < 0.1:
             some["p"] = 1
-        return keys(some, [] if "p" in some else parents)
+        return keys(some)
 
     return {f"t{n}:0:0": asked() for n in range(count)}
 

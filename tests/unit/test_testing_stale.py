@@ -195,7 +195,7 @@ def test_the_body_is_given_what_a_worker_gives_it(app: Celery, db: sqlite3.Conne
 
 
 def test_one_key_of_several_that_was_taken_is_enough(app: Celery, db: sqlite3.Connection) -> None:
-    @locked_task(["from:{a}", "to:{b}"], app=app, parents="accounts")
+    @locked_task(["from:{a}", "to:{b}", Shared("accounts")], app=app)
     def transfer(a: int, b: int) -> None:
         write(db, 1)
 

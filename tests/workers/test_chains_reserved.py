@@ -140,7 +140,6 @@ MORE: dict[str, tuple[dict[str, Any], str]] = {
     "later": ({"key": ["order:{order}", "shop:7"]}, "shop:7"),
     "earlier": ({"key": ["customer:7", "order:{order}"]}, "customer:7"),
     "to read": ({"key": ["order:{order}", Shared("shop:7")]}, "shop:7"),
-    "parent": ({"parents": ["shop:7"]}, "shop:7"),
     "limit": ({"key": ["order:{order}", Limit("shop:7", 2)]}, "shop:7"),
 }
 
@@ -409,7 +408,7 @@ def reader(step: Step, desk: Desk) -> Any:
 
 
 def child(step: Step, desk: Desk) -> Any:
-    return step("child", "item:{order}", parents="order:{order}").si("42")
+    return step("child", ["item:{order}", Shared("order:{order}")]).si("42")
 
 
 def many(step: Step, desk: Desk) -> Any:

@@ -14,7 +14,15 @@ import pytest
 from celery import Celery
 from celery.concurrency.solo import TaskPool
 
-from celery_dlock import BackendUnavailable, ConfigurationError, Lease, LockedTask, LockLost, lock
+from celery_dlock import (
+    BackendUnavailable,
+    ConfigurationError,
+    Lease,
+    LockedTask,
+    LockLost,
+    Shared,
+    lock,
+)
 from celery_dlock.core.events import Acquired, Event, Lost
 from celery_dlock.core.state import Outcome
 from celery_dlock.runtime import forget, runtime
@@ -39,7 +47,7 @@ def test_a_block_has_its_lock_after_it_starved_its_renewals(
     request: pytest.FixtureRequest, tmp_path: Path, desk: Desk, store: Store
 ) -> None:
     desk.app.conf.update(store.settings(request, tmp_path))
-    with lock("a", parents="all", app=desk.app, ttl=TTL, timeout=0) as lease:
+    with lock(["a", Shared("all")], app=desk.app, ttl=TTL, timeout=0) as lease:
         lease.extend(6)
         ctypes.PyDLL(None).sleep(3)  # and nothing else of this process runs
         assert 2 < lease.remaining() < 3.1

@@ -263,7 +263,7 @@ def test_without_an_event_loop_of_asyncio_it_says_so(desk: Desk) -> None:
 def test_whether_it_is_locked_is_said_without_taking_it(desk: Desk) -> None:
     alone, reader = lock(KEY, app=desk.app), lock(Shared(KEY), app=desk.app)
     one_of_two = lock(Limit(KEY, 2), app=desk.app)
-    below = lock("item:1", app=desk.app, parents=KEY)
+    below = lock(["item:1", Shared(KEY)], app=desk.app)
 
     def locked() -> list[bool]:
         return [block.locked() for block in (alone, reader, one_of_two, below)]

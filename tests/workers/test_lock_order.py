@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from celery_dlock import Limit, lock
+from celery_dlock import Limit, Shared, lock
 from celery_dlock.locks import lock_order
 from celery_dlock.locks.lock_order import LockOrder, watch
 from celery_dlock.runtime import forget
@@ -59,7 +59,7 @@ def test_the_first_inversion_is_found_with_both_orders(desk: Desk, order: LockOr
 
 
 def test_a_tasks_lock_is_known_by_its_template(desk: Desk, order: LockOrder) -> None:
-    @desk.locked("tenant:{name}", name="bill", parents="region:{name}")
+    @desk.locked(["tenant:{name}", Shared("region:{name}")], name="bill")
     def bill(name: str) -> None:
         nest(desk, "report")
 

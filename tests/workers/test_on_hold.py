@@ -14,6 +14,7 @@ from celery_dlock import (
     LockTimeout,
     Queue,
     Reschedule,
+    Shared,
     Wait,
     lock,
     operate,
@@ -186,7 +187,7 @@ def test_who_waits_at_another_of_its_keys_loses_patience(desk: Desk) -> None:
 
 def test_a_parent_on_hold_closes_what_is_below_it(desk: Desk) -> None:
     put_on_hold(desk, "orders")
-    child = lock(KEY, app=desk.app, parents=["orders"], timeout=0)
+    child = lock([KEY, Shared("orders")], app=desk.app, timeout=0)
 
     with pytest.raises(LockContended, match="'orders' is on hold"), child:
         pass

@@ -18,6 +18,7 @@ from celery_dlock import (
     LockedTask,
     LockTimeout,
     Ordered,
+    Shared,
     current_lease,
     lock,
     operate,
@@ -236,7 +237,7 @@ def test_with_several_keys_the_calls_with_the_same_keys_run_in_their_order(
 def test_a_child_of_a_held_key_waits_before_those_that_were_called_later(
     desk: Desk, make_ordered: MakeOrdered
 ) -> None:
-    charge = make_ordered(parents="orders")
+    charge = make_ordered(key=["order:{order}", Shared("orders")])
     with lock("orders", app=desk.app, timeout=0):
         for number in range(5):
             charge.delay("42", number)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from celery_dlock import Limit, LockedTask, Ordered, Queue, lock
+from celery_dlock import Limit, LockedTask, Ordered, Queue, Shared, lock
 from celery_dlock.core.events import Dropped, Parked
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.delivery.taking import FOLLOWED, ToMain
@@ -308,7 +308,7 @@ def test_other_messages_are_none_of_its(desk: Desk, charge: LockedTask) -> None:
         ("order:{order}", {"on_contention": "reschedule"}, False),
         ("order:{order}", {"on_contention": Ordered()}, False),
         ("order:{order}", {"on_contention": "queue", "track_started": True}, False),
-        ("order:{order}", {"on_contention": "queue", "parents": "all"}, False),
+        (["order:{order}", Shared("all")], {"on_contention": "queue"}, False),
         (["order:{order}", "all"], {"on_contention": "queue"}, False),
         (lambda order: f"order:{order}", {"on_contention": "queue"}, False),
     ],

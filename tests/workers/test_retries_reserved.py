@@ -11,7 +11,7 @@ import pytest
 from celery.utils.collections import LimitedSet
 from celery.worker import state as worker_state
 
-from celery_dlock import FullJitter, LockedTask, Reschedule, Wait, lock
+from celery_dlock import FullJitter, LockedTask, Reschedule, Shared, Wait, lock
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import LockedRequest
@@ -114,7 +114,7 @@ def test_a_retry_that_another_key_refuses_leaves_the_reserved_one_if_it_ends(
 ) -> None:
     options = RESERVES | {"on_contention": policy}
 
-    @desk.locked("order:{order}", name="charge", parents=["customer:7"], bind=True, **options)
+    @desk.locked(["order:{order}", Shared("customer:7")], name="charge", bind=True, **options)
     def charge(self: LockedTask, order: str) -> None:
         raise self.retry(countdown=30)
 
@@ -133,7 +133,7 @@ def test_the_reserved_key_is_kept_while_the_retry_waits_for_another(
 ) -> None:
     options = RESERVES | {"on_contention": policy}
 
-    @desk.locked("order:{order}", name="charge", parents=["customer:7"], bind=True, **options)
+    @desk.locked(["order:{order}", Shared("customer:7")], name="charge", bind=True, **options)
     def charge(self: LockedTask, order: str, number: int) -> None:
         desk.ran.append(number)
         if number == 1 and not self.request.retries:

@@ -69,12 +69,13 @@ class RedisBackend(NoteStore):
         return cls(lambda: session_of(url, options.driver), options)
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
+        asked: Operation[Any] = operation
         with self._session() as session:
-            if isinstance(operation, Enter) and self._copies is not None:
-                answer = self._copied(session, operation, self._copies)
+            if self._copies is not None and isinstance(asked, Enter):
+                answer = self._copied(session, asked, self._copies)
             else:
-                again = operation.again
-                answer = session.run(self._command(operation), lambda: self._command(again()))
+                again = asked.again
+                answer = session.run(self._command(asked), lambda: self._command(again()))
             return wire.reply(operation, answer)
 
     def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
