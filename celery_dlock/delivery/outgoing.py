@@ -224,7 +224,8 @@ class Outgoing:
             self._emit(Dropped(subject, self.key, verdict.reason))
         else:
             parked = verdict if isinstance(verdict, Park) else Park()
-            self._emit(waits_behind(subject, self.key, parked))
+            event = waits_behind(subject, self.key, parked)
+            self._emit(replace(event, refused=False))  # who was refused has been told so before
         runtime.wake(reply.wakes)
         return True
 

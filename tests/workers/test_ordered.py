@@ -23,7 +23,7 @@ from celery_dlock import (
     lock,
     operate,
 )
-from celery_dlock.core.events import Dropped, Rescheduled
+from celery_dlock.core.events import Dropped, Parked, Rescheduled
 from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Claim
 from celery_dlock.delivery import taking
@@ -140,6 +140,7 @@ def test_a_retry_waits_in_the_store_until_it_is_due_and_the_others_behind_it(
     charge.delay("42", 2)
     desk.deliver_all()
     assert (first.state, desk.ran) == ("RETRY", [(1, 0)])
+    assert [event.refused for event in desk.happened(Parked)] == [False] * 3
 
     desk.passes(countdown)
     desk.deliver_all()

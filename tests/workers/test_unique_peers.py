@@ -108,3 +108,27 @@ def test_each_respects_what_the_other_has_published(desk: Desk, peer: str, first
     assert not new.delay(1).is_duplicate
     assert desk.deliver_all() == 1
     assert desk.ran == [1, 1]
+
+
+@pytest.mark.parametrize("version", ["before", "both"])
+@pytest.mark.parametrize(
+    ("peer", "runs"), [("celery-once", 2), ("celery-singleton", 1), ("celery-heimdall", 1)]
+)
+def test_a_retry_is_published_where_the_other_does_so(
+    desk: Desk, peer: str, runs: int, version: str
+) -> None:
+    base, options = PEERS[peer]
+    if version == "both":
+        base = type("Both", (LockedTask, base), {"abstract": True})
+        options = {**options, "lock_unique": "done"}
+
+    @desk.app.task(name="report", base=base, bind=True, shared=False, **options)
+    def report(self: Any, day: int) -> None:
+        desk.ran.append(day)
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    report.delay(1)
+    desk.deliver_all()
+
+    assert desk.ran == [1] * runs
