@@ -62,7 +62,8 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         self._app = parent.app
-        self._stopped = threading.Event()
+        self._interrupt = threading.Event()
+        self._ends = False
         name = f"celery-dlock-{type(self).__name__.lower()}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -70,15 +71,23 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._thread.start()
 
     def stop(self, parent: Any) -> None:
-        self._stopped.set()
+        self._ends = True
+        self._interrupt.set()
+
+    def hurry(self) -> None:
+        """Run once more now, also if it just runs."""
+        self._interrupt.set()
 
     @abstractmethod
     def run_once(self) -> float:
         """Do it once; seconds until the next time."""
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._next_in()):
-            pass
+        while True:
+            self._interrupt.clear()
+            if self._ends:
+                return
+            self._interrupt.wait(self._next_in())
 
     def _next_in(self) -> float:
         try:
@@ -111,11 +120,22 @@ class Sweeper(PeriodicStep):
     failure = "a sweep of the lock store failed"
     pause_after_failure = LONGEST_SLEEP
 
+    #: That of this process; ``None`` where no worker runs.
+    current: ClassVar[Sweeper | None] = None
+
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         self._warning = ThrottledWarning()
         self._check_writes_at = -inf
         self._cursor = ""
+
+    def start(self, parent: Any) -> None:
+        Sweeper.current = self
+        super().start(parent)
+
+    def stop(self, parent: Any) -> None:
+        Sweeper.current = None
+        super().stop(parent)
 
     def run_once(self) -> float:
         process = runtime(self._app)

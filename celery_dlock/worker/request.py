@@ -53,7 +53,7 @@ from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.guard import Guard
 from celery_dlock.worker.parking import Handler, Parking
 from celery_dlock.worker.parking import strategy as parks_first
-from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
+from celery_dlock.worker.periodic import Sweeper, expect, next_will_not_come, will_not_come
 
 logger = logging.getLogger("celery_dlock")
 
@@ -197,6 +197,9 @@ class LockedRequest(Request):  # type: ignore[misc]
             with _RELEASE_GUARD:
                 if self.id in state.revoked and self.task.lock_definition.reserve:
                     next_will_not_come(self)  # revoked as its body ran: it is the last
+                sweeper, queueing = Sweeper.current, self._queueing()
+                if sweeper is not None and queueing is not None and queueing.at_publish:
+                    sweeper.hurry()  # its next attempt waits in the store, and may be due soon
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""

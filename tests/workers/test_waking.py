@@ -10,11 +10,11 @@ from unittest import mock
 
 import pytest
 from celery import Celery
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 from celery.states import RETRY
 from kombu.message import Message
 
-from celery_dlock import LockedTask, LockTimeout, Reschedule, lock
+from celery_dlock import LockedTask, LockTimeout, Ordered, Queue, Reschedule, lock
 from celery_dlock.core.events import TimedOut, Woken
 from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED
@@ -24,6 +24,7 @@ from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.waking import Waker
 from celery_dlock.operate import held
 from celery_dlock.ops.gauges import Gauges
+from celery_dlock.policies import Policy
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.stores.base import BackendOptions, Reply, Swept, Trait, Wake
 from celery_dlock.stores.memory import MemoryBackend
@@ -31,6 +32,7 @@ from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim, running
 from celery_dlock.worker import periodic
 from celery_dlock.worker.periodic import LONGEST_SLEEP, Sweeper
+from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
 from tests.services.redis import RedisServer
 from tests.services.stores import STORES, Store
@@ -162,6 +164,35 @@ def test_a_sweep_of_others_is_followed_by_a_long_sleep(desk: Desk, charge: Locke
     assert sleeps_after() == 0.25
     assert sleeps_after(own, newer) == 0.25
     assert sleeps_after(newer) == LONGEST_SLEEP
+
+
+@pytest.mark.parametrize(("policy", "looks"), [(Ordered(), 2), (Queue(), 1)], ids=repr)
+def test_a_worker_looks_for_what_is_due_as_soon_as_a_retry_waits_in_the_store(
+    desk: Desk, policy: Policy, looks: int
+) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention=policy)
+    def charge(order: str) -> None: ...
+
+    charge.delay("42")
+    message = desk.receive()
+    request = LockedRequest(message, app=desk.app, eventer=desk.eventer, task=charge)
+    looked: list[float] = []
+    sweeper = Sweeper(SimpleNamespace(app=desk.app))
+
+    def look() -> float:
+        looked.append(time.monotonic())
+        return 600.0
+
+    desk.patch.setattr(sweeper, "run_once", look)
+    sweeper.start(None)
+    until("it has looked once", lambda: looked)
+    request.on_retry(SimpleNamespace(exception=Retry("in a second"), traceback=""))
+    try:
+        until("it has looked again", lambda: len(looked) == looks)
+    finally:
+        sweeper.stop(None)
+    sweeper._thread.join(60)
+    assert (len(looked), sweeper._thread.is_alive()) == (looks, False)
 
 
 @pytest.mark.parametrize(
