@@ -58,7 +58,7 @@ from sqlalchemy.exc import (
 )
 
 from celery_dlock import forking
-from celery_dlock.core.events import Event, plain
+from celery_dlock.core.events import Event, Missing, Subject, plain
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.files import make_for_owner
 from celery_dlock.monitoring.batching import Batcher
@@ -308,10 +308,6 @@ LOOK_FOR_OLD = 30.0
 OLD_AT_ONCE = 5000
 OLD_ROUNDS = 20
 
-#: The event of a row that says how many others are missing.
-MISSING = "Missing"
-_NOBODY = {"event": MISSING, "task_id": "", "task_name": "", "label": ""}
-
 #: What a row is at fault for; for anything else the database is.
 _OF_THE_ROW = (DataError, IntegrityError, UnicodeError, ValueError, TypeError, OverflowError)
 
@@ -360,7 +356,7 @@ class HistorySink(Batcher[Noted]):
         noted = [(at, number, plain(event)) for at, number, event in batch]
         if missing:
             at, number, _ = batch[0]
-            noted.append((at - 1, -number, {**_NOBODY, "events": missing}))
+            noted.append((at - 1, -number, plain(Missing(Subject("", "", ""), missing))))
         written = [
             row for at, number, fields in noted for row in rows(at, self._writer, number, fields)
         ]

@@ -31,6 +31,7 @@ from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from celery_dlock.core.events import (
+    MEASURES,
     Acquired,
     Contended,
     DeadLettered,
@@ -46,7 +47,7 @@ from celery_dlock.core.events import (
     TimedOut,
     Unavailable,
 )
-from celery_dlock.monitoring.measures import MEASURES, Measure, MetricKind, measurements
+from celery_dlock.core.measures import Measure, MetricKind
 
 WAIT, HOLD, ASK = "dlock wait", "dlock hold", "dlock ask"
 
@@ -249,7 +250,7 @@ class OpenTelemetrySink:
 
     def __call__(self, event: Event) -> None:
         attributes = _labels(event.subject.task_name, event.subject.label)
-        for measure, value in measurements(event):
+        for measure, value in event.measured():
             self._record[measure](value, attributes)
         self._spans.tell(event)
 

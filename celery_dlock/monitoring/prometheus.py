@@ -34,20 +34,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from celery_dlock import forking
-from celery_dlock.core.events import Acquired, Event, Released
+from celery_dlock.core.events import MEASURES, Acquired, Event, Released
+from celery_dlock.core.measures import ACQUISITION, HOLD, WAIT, Measure, MetricKind
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.monitoring.batching import Batcher
-from celery_dlock.monitoring.measures import (
-    ACQUISITION,
-    HOLD,
-    MEASURES,
-    OF_BEAT,
-    OF_LOCKS,
-    WAIT,
-    Measure,
-    MetricKind,
-    measurements,
-)
 
 logger = logging.getLogger("celery_dlock")
 
@@ -311,14 +301,15 @@ class Tally(Batcher[Event]):
             return super()._write_all()
 
     def _count(self, event: Event) -> None:
-        measured, subject = measurements(event), event.subject
+        measured, subject = event.measured(), event.subject
         if not measured:
             return
-        is_beat = measured[0][0] in OF_BEAT
-        labels = (subject.task_name, subject.label, is_beat)
+        of_beat = measured[0][0].of_beat
+        labels = (subject.task_name, subject.label, of_beat)
         series = self._series.get(labels)
         if series is None:
-            series = _Series(OF_BEAT if is_beat else OF_LOCKS, labels[:2])
+            group = [measure for measure in MEASURES if measure.of_beat is of_beat]
+            series = _Series(group, labels[:2])
             self._series[labels] = series
         for measure, value in measured:
             series[measure](value)

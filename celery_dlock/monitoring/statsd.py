@@ -12,9 +12,9 @@ from typing import Any, Self
 from datadog.dogstatsd.base import DogStatsd
 
 from celery_dlock.core.events import Event
+from celery_dlock.core.measures import MetricKind
 from celery_dlock.forking import PerProcess
 from celery_dlock.monitoring.batching import call_at_exit
-from celery_dlock.monitoring.measures import MetricKind, measurements
 
 #: How many packets wait to be sent before new ones are dropped.
 LONGEST_QUEUE = 1000
@@ -38,7 +38,7 @@ class StatsdSink:
     def __call__(self, event: Event) -> None:
         client = self._client()
         tags = _tags(event.subject.task_name, event.subject.label)
-        for measure, value in measurements(event):
+        for measure, value in event.measured():
             match measure.kind:
                 case MetricKind.COUNTER:
                     client.increment(measure.name, value, tags=tags)
