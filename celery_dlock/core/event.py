@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from celery_dlock.core.measures import Measure, Measurement
 
@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose lock: the task, and the template its key was rendered from (for metric labels).
+    """Whose lock: the task, and the template its key was rendered from.
 
     ``carried`` is what sinks gave its message to carry when it was published again, or parked.
     """
@@ -42,6 +42,19 @@ class Subject:
     task_name: str
     label: str
     carried: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+
+
+class Labels(NamedTuple):
+    """The labels of all metrics, by which tasks are told apart. There are too many keys for that,
+    and they say too much.
+    """
+
+    task: str
+    template: str
+
+    @classmethod
+    def of(cls, subject: Subject) -> Self:
+        return cls(subject.task_name, subject.label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from logging import DEBUG, INFO, WARNING
 
 from celery_dlock.core.event import LEAD as LEAD
 from celery_dlock.core.event import Event as Event
+from celery_dlock.core.event import Labels as Labels
 from celery_dlock.core.event import Sink as Sink
 from celery_dlock.core.event import State as State
 from celery_dlock.core.event import Subject as Subject

@@ -36,6 +36,7 @@ from celery_dlock.core.events import (
     Contended,
     DeadLettered,
     Event,
+    Labels,
     Lost,
     Parked,
     Released,
@@ -249,15 +250,15 @@ class OpenTelemetrySink:
         return cls()
 
     def __call__(self, event: Event) -> None:
-        attributes = _labels(event.subject.task_name, event.subject.label)
+        attributes = _attributes_of(Labels.of(event.subject))
         for measure, value in event.measured():
             self._record[measure](value, attributes)
         self._spans.tell(event)
 
 
 @cache
-def _labels(task: str, template: str) -> dict[str, str]:
-    return {"task": task, "template": template}
+def _attributes_of(labels: Labels) -> dict[str, str]:
+    return labels._asdict()
 
 
 def _recorder(meter: metrics.Meter, measure: Measure) -> Any:

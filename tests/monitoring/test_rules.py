@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from celery_dlock.beat.leader import Leader, key_of
 from celery_dlock.beat.tick_ledger import TickLedger
 from celery_dlock.cli.serve import registry_of_app
-from celery_dlock.core.events import MEASURES
+from celery_dlock.core.events import MEASURES, Labels
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.measures import MetricKind
 from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
@@ -324,6 +324,12 @@ def test_the_rates_have_the_names_of_the_literature(tmp_path: Path) -> None:
 
     rounded = {f"round({name}, 0.01)": {f"{{{LABELS}}}": value} for name, value in values.items()}
     evaluate(tmp_path, series, rounded)
+
+
+def test_the_rules_tell_tasks_apart_by_all_labels() -> None:
+    of_events = {"job", *Labels._fields}
+    grouped = re.findall(r"by \(([^)]*task[^)]*)\)", Path(RULES).read_text())
+    assert {frozenset(names.split(", ")) - {"le"} for names in grouped} == {frozenset(of_events)}
 
 
 def test_every_alert_is_tried() -> None:
