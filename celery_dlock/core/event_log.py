@@ -27,12 +27,12 @@ def log(event: Event) -> None:
 
 
 def tells(level: int = logging.INFO) -> bool:
-    """Whether anybody reads here what became of a delivery."""
+    """Whether the log has lines of this level."""
     return logger.isEnabledFor(level)
 
 
 def _subject_of(event: Event) -> str:
-    """Whom the sentence is about; a task is named as in Celery's own lines."""
+    """The subject of the sentence; a task is named as in Celery's own lines."""
     name, task_id = event.subject.task_name, event.subject.task_id
     if isinstance(event, TicksMissed):  # which no task ever had
         return f"Entry {event.subject.label!r} ({name})"

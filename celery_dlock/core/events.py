@@ -193,7 +193,7 @@ class Discarded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Skipped(Event):
-    """The task did not run, because ``holder`` has the key, or for the ``reason`` that is said."""
+    """The task did not run, because ``holder`` has the key, or for the ``reason`` given."""
 
     key: str
     holder: str | None

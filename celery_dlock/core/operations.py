@@ -30,12 +30,12 @@ class Operation(Protocol[V_co]):
 
     @property
     def claim(self) -> Claim:
-        """Whose operation it is; a claim without a nonce asks for no key."""
+        """The claim that it is about; one without a nonce asks for no key."""
         ...
 
     @property
     def message(self) -> bytes | None:
-        """What the store keeps if the rule lets it wait."""
+        """The message that the store keeps if the rule lets it wait."""
         ...
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[V_co]:

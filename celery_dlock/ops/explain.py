@@ -91,7 +91,7 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
         error = result.value
         keys = (error.key,) if isinstance(error, LockContended) else ()
         tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
-        why = f"was rescheduled: {_said(error)}"
+        why = f"was rescheduled: {_error_text(error)}"
         return Verdict(State.RESCHEDULED, (why,), keys, tasks)
     if result.state == states.STARTED:
         why = "was started by a worker and holds no lock: it may ask for it, or its worker is gone"
@@ -124,14 +124,14 @@ def _skip(skip: Any, at: str, clock: Clock) -> Verdict:
     return Verdict(State.SKIPPED, (f"was skipped{at}: {why}",), (str(key),), tasks)
 
 
-def _said(error: Any) -> str:
-    """What *error* says, without its advice to look here."""
+def _error_text(error: Any) -> str:
+    """The text of *error*, without its advice to look here."""
     return short(error.why if isinstance(error, LockContended) else error)
 
 
 def _failure(result: Result, at: str) -> Verdict:
     error, key = result.value, getattr(result.value, "key", None)
-    why = f"failed{at}: {type(error).__name__}: {_said(error)}"
+    why = f"failed{at}: {type(error).__name__}: {_error_text(error)}"
     keys = (key,) if isinstance(key, str) else ()
     tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
     return Verdict(State.FAILED, (why,), keys, tasks)
@@ -225,7 +225,7 @@ def has_expired(facts: Facts, clock: Clock) -> Verdict | None:
     return Verdict(State.UNKNOWN, reasons, keys) if reasons else None
 
 
-def stands_in_line(facts: Facts, clock: Clock) -> Verdict | None:
+def waits_in_queue(facts: Facts, clock: Clock) -> Verdict | None:
     places = _in_store(facts).places
     waits_elsewhere = any(place.entry.parked for place in places)
     kept = [place for place in places if waits_elsewhere and place.entry.reserved]
@@ -281,7 +281,7 @@ def _put_off(facts: Facts) -> tuple[str, ...]:
     result = facts.result
     if result is None or result.state != states.RETRY:
         return ()
-    return (f"its state is {states.RETRY}: {_said(result.value)}",)
+    return (f"its state is {states.RETRY}: {_error_text(result.value)}",)
 
 
 def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:
@@ -372,7 +372,7 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
 #: By the certainty of what they know.
 _WITNESSES = (
     runs,
-    stands_in_line,
+    waits_in_queue,
     is_dead,
     has_ended,
     has_expired,
