@@ -250,7 +250,7 @@ class LockManager:
         self, claims: Sequence[Claim], message: Message, parents: Collection[str]
     ) -> None:
         """Take back what the store may have given; with a *message* the task keeps its turn."""
-        first = _waits_first(claims, parents)
+        first = next(claim for claim in claims if claim.key not in parents)  # as ``Keys.first``
         message = message() if callable(message) and first.has_message else message
         # That the store does not answer was told already.
         for claim in claims:
@@ -312,11 +312,6 @@ def _unused(claims: Sequence[Claim]) -> Outcome:
     """
     queues = any(claim.has_message for claim in claims)
     return Outcome.UNUSED if queues else Outcome.OVER
-
-
-def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
-    """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
-    return next(claim for claim in claims if claim.key not in parents)
 
 
 def remembered(claim: Claim, least: int) -> Claim:
