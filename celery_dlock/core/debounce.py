@@ -56,18 +56,24 @@ class Debounce:
             )
 
 
-def postpone(state: KeyState, claim: Claim, delay: int, max_delay: int, now: int) -> Step[str]:
-    """The message of *claim* takes the place of the one that waits, or waits itself.
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The verdict on a debounced call: its message waits, as that of *task*."""
 
-    Whose message it is from now on: that of the task that waits.
-    """
+    task: str
+
+
+def postpone(
+    state: KeyState, claim: Claim, delay: int, max_delay: int, now: int
+) -> Step[Postponed]:
+    """The message of *claim* takes the place of the one that waits, or waits itself."""
     state = expire(state, now)
     own = next((w for w in messages(state) if w.task == claim.task), None)
     head = replace(state, waiting=state.waiting[:WINDOW])  # beyond it not all are loaded
     entry = own or next(iter(messages(head)), None)
     if own is None and carried(state, claim.task):  # nobody heard the answer, and it has begun
         state, wakes = settle(state, now)
-        return Step(state, claim.task, wakes)
+        return Step(state, Postponed(claim.task), wakes)
     if entry is None:
         state = insert(leave_queue(state, claim.task), claim, now, state.last + 1, None)
         task, since = claim.task, now
@@ -75,7 +81,7 @@ def postpone(state: KeyState, claim: Claim, delay: int, max_delay: int, now: int
         task, since = entry.task, entry.arrived
     state = _closed(state, claim, min(now + delay, since + max_delay), now)
     state, wakes = settle(state, now)
-    return Step(state, task, wakes, rewrites=task)
+    return Step(state, Postponed(task), wakes, rewrites=task)
 
 
 def _closed(state: KeyState, claim: Claim, due: int, now: int) -> KeyState:

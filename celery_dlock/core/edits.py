@@ -51,15 +51,15 @@ def free_but_for(state: KeyState, task_id: str, mode: Mode, limit: int) -> bool:
 
 
 def limit_of(state: KeyState) -> int:
-    """How many may hold the key together; 1 where nobody is there to say it.
+    """How many may hold the key together; 1 if no claim has told it yet.
 
-    Whoever comes first then asks, and so lets in the others.
+    The first claim that asks tells it, and so lets in the others.
     """
     return state.limit or limit_of_slots(state) or 1
 
 
 def limit_of_slots(state: KeyState) -> int:
-    """What those say who hold the key, have a turn or cool down; 0 if there are none."""
+    """The limit according to holders, turns and slots that cool down; 0 without any."""
     slots: tuple[Holder | Grant | Cooling, ...] = (*state.holders, *state.grants, *state.cooling)
     return next((slot.limit for slot in slots if slot.mode is Mode.LIMITED), 0)
 
@@ -67,8 +67,8 @@ def limit_of_slots(state: KeyState) -> int:
 def ask_with_limit(state: KeyState, mode: Mode, limit: int) -> KeyState:
     """From now on the key has the *limit* of its newest asker, if that has one.
 
-    Where it has fallen below what is taken nothing is kept for those who wait elsewhere: whoever
-    runs there has to end first, and they might wait for who waits here.
+    If more slots are taken than it allows by now, none stays reserved for a task that waits at
+    another key: a task that runs there has to end first, and it might wait for one that waits here.
     """
     if mode is not Mode.LIMITED or not limit:
         return state
@@ -301,8 +301,8 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
 
 
 def reserve(state: KeyState, claim: Claim, left: Holder, now: int) -> KeyState:
-    """Keep the slot that *claim* has *left* for its successor; not for one who waits elsewhere if
-    more are taken than the limit says by now.
+    """Keep the slot that *claim* has *left* for its successor; not for one that waits at another
+    key if more slots are taken than the limit allows by now.
 
     The successor comes by itself, unless it has left its message with the store already. One that
     was faster and has a place there is expected for as long as any.
@@ -408,5 +408,5 @@ def carried(state: KeyState, task: str) -> bool:
 
 
 def holder_of(state: KeyState, claim: Claim) -> Holder | None:
-    """What *claim* holds, if it does."""
+    """The holder of *claim*, if it holds the key."""
     return next((h for h in state.holders if h.task == claim.task and h.nonce == claim.nonce), None)

@@ -260,7 +260,7 @@ def _compile(entry: object, signature: Signature) -> _Text | _Function:
 
 
 def label_of(function: Callable[..., Any]) -> str:
-    """What people call *function*."""
+    """The name of *function* for people."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

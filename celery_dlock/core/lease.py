@@ -157,9 +157,9 @@ class Term:
     lost = property(notice)
 
     def first_to_tell(self) -> bool:
-        """Whether its loss is still to be told; from now on it is not.
+        """Whether the caller is the first to tell its loss.
 
-        The keeper's side and the one that leaves may both come with it, at the same time.
+        The keeper and the thread that releases may both notice it, at the same time.
         """
         try:
             self._untold.pop()  # in one step, so one of two threads has it

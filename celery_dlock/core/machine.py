@@ -16,7 +16,7 @@ What a store loads is bounded. ``waiting`` is a window: the first ``WINDOW`` liv
 asking task's own; ``done`` and ``lost`` speak of the asking task and of the holders only. An
 operation therefore costs the same with ten waiting or with a million.
 
-Who waits in which way (``WaitMode``):
+The ways to wait (``WaitMode``):
 
 * a *parked* task left its message with the store and is woken when its turn comes, and again
   whenever it does not answer; it is also woken, for its result to say so, when it has waited for
@@ -229,7 +229,7 @@ def _start_or_wait(
     if claim.wait is WaitMode.PLACE:
         state = insert(state, claim, now, rank, now + claim.patience, arrived)
         return state, _busy(state, now)
-    # Whoever is woken as this operation ends has made room.
+    # A task that this operation wakes has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not (started or at_head) and 0 < claim.max_waiting <= backlog(later):
         seen = [w for w in messages(later) if w.task in window]

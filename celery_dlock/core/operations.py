@@ -30,12 +30,12 @@ class Operation(Protocol[V_co]):
 
     @property
     def claim(self) -> Claim:
-        """Whose operation it is; a claim without a nonce asks for no key."""
+        """The claim that it is about; one without a nonce asks for no key."""
         ...
 
     @property
     def message(self) -> bytes | None:
-        """What the store keeps if the rule lets it wait."""
+        """The message that the store keeps if the rule lets it wait."""
         ...
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[V_co]:
@@ -103,7 +103,7 @@ class Renew:
 class Postpone:
     """Debounce a call: its *message* is due in *delay*, and replaces the one that waits.
 
-    Which is due no later than *max_delay* after it came. The verdict is the task that has it.
+    Which is due no later than *max_delay* after it came.
     """
 
     claim: Claim
@@ -111,7 +111,7 @@ class Postpone:
     delay: int
     max_delay: int
 
-    def apply(self, state: KeyState, now: int, token: int = 0) -> Step[str]:
+    def apply(self, state: KeyState, now: int, token: int = 0) -> Step[debounce.Postponed]:
         return debounce.postpone(state, self.claim, self.delay, self.max_delay, now)
 
     def again(self) -> Postpone:

@@ -2,8 +2,8 @@
 
 A store answers the common operations by shortcuts, without most of the rules: a free key is taken,
 the only holder leaves, a message comes behind a holder, the first who waits is next. They know the
-fields that are named here, and of all others that they have their defaults. So whoever adds a
-field, and a rule for it, has it go the general way in every store, without a line there.
+fields that are named here, and that all others have their defaults. So a new field, with a rule of
+its own, goes the general way in every store, without a line there.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def task_id_of(task: str) -> str:
 
 
 def ask_order(key: str, mode: Mode) -> tuple[bool, str]:
-    """Of several keys a task asks for the one with the smallest first, and leaves equals in order.
+    """The sort key of a task's keys: it asks for the smallest first, and leaves equals in order.
 
     So for keys without a limit by name, and a reader and a writer of a key agree; then for limits
     as they are declared: the value of a limit may change while tasks wait.
@@ -114,12 +114,12 @@ class Claim:
     whatever becomes of it. ``limit`` is how many may hold the key together, in that mode: the
     newest claim that asks decides for all. 0 says nothing of it.
 
-    Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
+    For a claim that queues, ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages of its task's calls with the same keys may wait there (0: no end, for both),
     ``drop_oldest`` whether the first of these makes room, or this one has to go, and ``keep``
-    whether the store has the message also while the task runs. ``ordered`` is whether the order was
-    promised to whoever published it: then nobody overtakes it, however long it takes. A message of
-    which only the turn is asked for is due after ``delay``.
+    whether the store has the message also while the task runs. If the publisher was promised the
+    order, it is ``ordered``: then no other overtakes it, however long it takes. A message for which
+    only the turn is asked is due after ``delay``.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
@@ -180,7 +180,7 @@ class Claim:
 
     @property
     def enqueues(self) -> bool:
-        """Whether nobody is there to run: its turn is asked for, and not the key."""
+        """Whether it asks for a turn, and not for the key: no worker is there to run its task."""
         return self.wait in (WaitMode.ENQUEUE, WaitMode.HEAD)
 
 

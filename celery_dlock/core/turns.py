@@ -1,7 +1,7 @@
 """Time passes, and whose turn it is: the part of the rules that every operation ends with.
 
-A key with messages is never left with a free slot and nobody woken: whoever changes its state
-settles it, and publishes the messages of those whose turn has come.
+A key with messages never has a free slot and no woken task: an operation that changes its state
+settles it, and publishes the messages of the tasks whose turn has come.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def expire(state: KeyState, now: int) -> KeyState:
 
 
 def note_pause(state: KeyState, now: int) -> KeyState:
-    """What an operation has to know of the time before it: the limit, and how long was a pause.
-
-    Add to ``paused`` the time in which no worker could have woken the tasks that wait.
+    """Keep the limit, and add to ``paused`` the time in which no worker could have woken a task.
 
     The time before the key was due is not known to be a pause, so they get a little more.
     """

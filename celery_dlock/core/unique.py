@@ -105,7 +105,7 @@ class UniqueClaim:
 
     @property
     def retries(self) -> int:
-        """Which attempt of the task it is that lives."""
+        """The number of the attempt that lives."""
         return int(self.task.rsplit(":", 2)[1])
 
     def encode(self) -> bytes:
@@ -113,7 +113,7 @@ class UniqueClaim:
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """What :meth:`encode` was given, here or in a later version, which may say more.
+        """The claim from the text of :meth:`encode`, also of a later version with more fields.
 
         Raises :exc:`ValueError` or :exc:`TypeError` for anything else.
         """

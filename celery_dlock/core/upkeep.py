@@ -1,4 +1,4 @@
-"""What people do to a queue, and workers that cannot use a message.
+"""What an operator does to a queue, or a worker with a message that it cannot use.
 
 None of it takes or frees a lock::
 

@@ -184,12 +184,12 @@ def handing_on(call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         raise
 
 
-# What a thread is at, and how it is struck.
+# The calls of a thread, and how they are struck.
 
 
 @dataclass(slots=True, eq=False)
 class Shield:
-    """As long as it is on top, nothing strikes what lies below."""
+    """While it is on top, no call below it is struck."""
 
     below: AbortableCall | Shield | None
 
@@ -210,7 +210,7 @@ class AbortableCall:
 
 @dataclass(slots=True, eq=False)
 class Thread:
-    """What one thread is at: the innermost call or shield is on *top*."""
+    """The calls and shields of one thread: the innermost one is on *top*."""
 
     top: AbortableCall | Shield | None = None
     ident: int = field(default_factory=threading.get_ident)
@@ -246,7 +246,7 @@ class Thread:
                 call.strike()
 
     def take_back(self) -> None:
-        """What was sent and has not struck yet never will."""
+        """Cancel the exception that was sent and has not struck yet."""
 
     def tell(self, call: AbortableCall) -> None:
         """Strike *call*, which has lost its key now; called by another thread."""

@@ -71,7 +71,7 @@ def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
             raise Ignore("revoked while it waited")
         case FailWith():
             if not plan.gives_back:
-                execution.hold.owe(())
+                execution.hold.claims = ()
             raise plan.error
         case Gone():
             gone = Ignore(plan.reason)
@@ -127,7 +127,7 @@ def is_parked(end: BaseException) -> bool:
 
 
 def says_more(record: logging.LogRecord) -> bool:
-    """Whether Celery's *record* is not about a delivery of which all is logged."""
+    """Whether Celery's *record* adds to what was logged of its delivery."""
     if record.msg not in _LOGGED_BY_CELERY or not current_task:
         return True
     request = current_task.request
@@ -136,7 +136,7 @@ def says_more(record: logging.LogRecord) -> bool:
 
 
 class BriefExceptionInfo(ExceptionInfo):  # type: ignore[misc]
-    """As Celery makes it, but for what is to be told without a traceback."""
+    """Celery's own, but without a traceback for a task that ended before its body."""
 
     def __init__(self, exc_info: Any = None, internal: bool = False) -> None:
         kind, exception, _ = exc_info or cast("Any", sys.exc_info())

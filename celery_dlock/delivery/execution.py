@@ -124,7 +124,7 @@ class Execution:
             is_marked=request.get(UNIQUE) is not None,
         )
         if history.key is not None:
-            hold.owe(execution.turns())
+            hold.claims = tuple(execution.turns())
         if execution.is_marked or definition.unique is not None:
             execution.unique = unique = UniqueRun.of(process, task, attempt, args, kwargs)
             if unique is not None and execution.was_received_before():
@@ -138,7 +138,7 @@ class Execution:
         try:
             self.keys = self.task.lock_definition.limited(self.keys, self.args, self.kwargs)
         except BaseException as exc:
-            self.hold.owe_too(self.turns())  # its keys may be reserved for it
+            self.hold.add_claims(self.turns())  # its keys may be reserved for it
             self.ends_itself = isinstance(exc, TaskPredicate)
             raise
 
@@ -200,7 +200,7 @@ class Execution:
         return (*first, *reserved_for(self.task, vars(self.request), self.keys))
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
-        """What decides its plan."""
+        """The facts that decide its plan."""
         eager, queues = bool(self.request.is_eager), self.queueing is not None
         repeated = not self.is_first
         return Facts(

@@ -51,7 +51,7 @@ def leave(task: Any = None, state: str | None = None, retval: Any = None, **_: A
         # that the garbage collector comes for after hundreds of them.
         retval.__traceback__ = None
         if _comes_back(execution, retval):
-            execution.hold.owe(())
+            execution.hold.claims = ()
     eager, queues = bool(execution.request.is_eager), execution.queueing is not None
     end = partial(_failed, execution)
     outcome = _outcome(state, retval, end, eager=eager, queues=queues)

@@ -147,7 +147,7 @@ class Outgoing:
             raise failed
 
     def _publish_anew(self, publish: Publish, pauses: Iterator[float]) -> bool:
-        """Whether it was published over a new connection, after one of *pauses*."""
+        """Publish over a new connection, after one of *pauses*; whether that worked."""
         for pause in pauses:
             time.sleep(pause)
             connection = self._app.connection_for_write()
@@ -264,8 +264,8 @@ class Outgoing:
         return None if original is None else original.encode(headers)
 
     def _claim(self) -> Claim:
-        """Of a message whose turn is asked for, not the key, when it is due. No queue is too full
-        for a task that was accepted before.
+        """The claim of a message that, when it is due, asks for a turn and not for the key. No
+        queue is too full for a task that was accepted before.
         """
         execution, task = self.execution, self.history.task
         access, late = self.keys.access[self.key], int(self.delay * SECOND)

@@ -146,7 +146,7 @@ def _is_left_over(execution: Execution, woken: float) -> bool:
         return False
     try:
         return execution.runtime.backend.message(past.key, past.task) is None
-    except BackendUnavailable:  # which is said by whoever asks for the key
+    except BackendUnavailable:  # the next request for the key fails, too, and tells it
         return False
 
 
@@ -269,8 +269,8 @@ def _ask_limits(execution: Execution) -> Refused | None:
 def _keep_turn(execution: Execution, woken: str, unknown: LimitUnknown) -> Refused:
     """Make sure that the store has the message of the task: it wakes it again, later each time.
 
-    The turn is kept, for the next task would only ask in vain as well. What it has stays owed: it
-    goes if the delivery fails meanwhile.
+    The turn is kept, for the next task would only ask in vain as well. If
+    the delivery fails meanwhile, its claims are still released.
     """
     process, entry = execution.runtime, execution.entry
     assert entry is not None  # for it was woken
@@ -320,7 +320,7 @@ def _ask_store(execution: Execution) -> Lease | Refused:
     if turn is not None:
         execution.runtime.manager.take_back([turn])
     if isinstance(answer, Refused) and isinstance(answer.verdict, Busy | Park):
-        hold.owe_too(execution.turns())  # should it end: its other keys may be reserved for it
+        hold.add_claims(execution.turns())  # should it end: its other keys may be reserved for it
     return answer
 
 

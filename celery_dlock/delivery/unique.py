@@ -1,7 +1,8 @@
 """A unique task in the worker: whether it is still the one that lives, and when its claim ends.
 
 The store hears of it after the lock: what waits or runs there is what others are shown. A task
-that may have begun a run before goes on, whoever lives; so does one of whose claim nobody tells.
+that may have begun a run before goes on, even if another one lives; so does one whose claim cannot
+be read.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class UniqueRun:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Self | None:
-        """Of a task that is unique, or was as it was published; not of one that is a duplicate."""
+        """The run of a task that is unique, or was when published; ``None`` for a duplicate."""
         request, unique = task.request, task.lock_definition.unique
         headers = vars(request)
         terms, period_ends = UniqueTerms.read(headers), 0.0
@@ -144,7 +145,7 @@ class UniqueRun:
             case Busy():
                 return self.waits()
             case Drop(reason=Reason.DONE):
-                self.ends(self.task)  # a copy: whoever was to say so has died
+                self.ends(self.task)  # the delivery that was to end its claim has died
             case Drop() | End() | Same():
                 pass
             case _:

@@ -68,8 +68,8 @@ class Hold:
     ) -> Lease | Refused:
         """Ask for *claims* as :meth:`LockManager.acquire` does.
 
-        From now on they are owed, also if nobody answers; of what is refused, what :func:`owed`
-        says.
+        From now on they have to be released, also if nobody answers; after a refusal those that
+        :func:`to_release` names.
         """
         self.claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost, self._doubt)
@@ -82,15 +82,11 @@ class Hold:
 
     def refused(self, refused: Refused) -> Refused:
         """Keep what the store's answer leaves to be released, of all claims or of its own one."""
-        self.claims = owed(refused, self.claims or (refused.claim,))
+        self.claims = to_release(refused, self.claims or (refused.claim,))
         return refused
 
-    def owe(self, claims: Sequence[Claim]) -> None:
-        """Have these released in the end, and no other claim."""
-        self.claims = tuple(claims)
-
-    def owe_too(self, claims: Sequence[Claim]) -> None:
-        """Have these released in the end, too, at keys at which no other claim is."""
+    def add_claims(self, claims: Sequence[Claim]) -> None:
+        """Have these released in the end, too, at keys without another claim."""
         keys = {claim.key for claim in self.claims}
         self.claims = (*self.claims, *(claim for claim in claims if claim.key not in keys))
 
@@ -115,7 +111,7 @@ class Hold:
         """Release the keys; whether somebody else carries the task's message.
 
         Of a task that is done it *remembers* that for so many microseconds at least. Raises nothing
-        of its own. What a signal interrupted can be said again.
+        of its own. Call it again if a signal has interrupted it.
         """
         lease = self.lease
         if lease is None:
@@ -195,7 +191,7 @@ class Hold:
                 self.after_loss(lease)
 
 
-def owed(refused: Refused, claims: Sequence[Claim]) -> tuple[Claim, ...]:
+def to_release(refused: Refused, claims: Sequence[Claim]) -> tuple[Claim, ...]:
     """Those of *claims* that are to be released, with the result, should the task end nevertheless.
 
     At the keys that have its turn, its message, or a place that holds up others. And at the first

@@ -226,7 +226,7 @@ class Keeper:
             watch.due = min(now + again, watch.term.trusted_until, watch.until)
 
     def _tell_doubts(self, watches: list[Watch]) -> None:
-        """Of all in one thread: sinks may take their time, and the next renewal has none."""
+        """Tell them all in one thread: a sink may be slow, and the next renewal cannot wait."""
         calls: list[Callable[[], None]] = []
         for watch in watches:
             uncertain = watch.term.uncertain

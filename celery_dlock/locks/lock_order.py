@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from celery_dlock.locks.current import held_keys
 
-#: What comes between whoever asks for a lock and this module.
+#: The frames between the code that asks for a lock and this module.
 _BETWEEN = frozenset({"celery", "celery_dlock", "contextlib"})
 
 

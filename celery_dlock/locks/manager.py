@@ -93,7 +93,7 @@ class LockManager:
         forking.tell(self)
 
     def after_fork_in_child(self) -> None:
-        """What is held is the parent's, who goes on renewing it and gives it back."""
+        """The locks stay with the parent, which goes on renewing them and releases them."""
         self._is_parents = True
 
     def acquire(
@@ -158,7 +158,7 @@ class LockManager:
         return verdict
 
     def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
-        """What the holder of *terms* is given; *parents* are the keys that are not its own."""
+        """The lease for *terms*; *parents* are the keys that are not its own."""
         guarantee, certain = str(self._backend.guarantee), self._backend.certain
         extend, row_of = self._extend, self._backend.row_of
         return Lease(tuple(terms), guarantee, certain, extend, parents, row_of)
@@ -173,14 +173,14 @@ class LockManager:
     ) -> bool:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
-        On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
-        a *successor* the keys stay reserved that it has, too. The parents are only given back. That
-        it is done the store *remembers* for so many microseconds at least.
+        On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. The
+        keys that its *successor* has, too, stay reserved for that. The parents are only released.
+        The store *remembers* for so many microseconds at least that the task is done.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
-        Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
-        not hear is said to it again in the background: it may have a copy of what is done, or hold
-        up the next run of what is not.
+        Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. A release
+        that the store did not hear is repeated in the background: the store may have a duplicate of
+        a task that is done, or hold up the next run of one that is not.
         """
         if self._is_parents:
             return True
@@ -224,8 +224,8 @@ class LockManager:
         """Make sure that *claims* neither hold nor wait, as far as the store can be reached.
 
         No body has begun under them, so nothing cools down, where this process knows of it.
-        Whether the store says that somebody carries the task, itself or a copy that runs. That a
-        task is done is said again in the background: its message may wait there.
+        Whether the task's message is with the store, or with a duplicate that runs. That a task is
+        done is repeated in the background until the store has heard it: its message may wait there.
         """
         if self._is_parents:
             return False
@@ -250,9 +250,9 @@ class LockManager:
         self, claims: Sequence[Claim], message: Message, parents: Collection[str]
     ) -> None:
         """Take back what the store may have given; with a *message* the task keeps its turn."""
-        first = _waits_first(claims, parents)
+        first = next(claim for claim in claims if claim.key not in parents)  # as ``Keys.first``
         message = message() if callable(message) and first.has_message else message
-        # Whoever is told that the store does not answer need not be told a second time.
+        # That the store does not answer was told already.
         for claim in claims:
             if claim is first and claim.has_message and isinstance(message, bytes):
                 unheard = replace(claim, begun=False)
@@ -298,7 +298,7 @@ class LockManager:
     def close(self) -> None:
         """Give the store's connections back, and end the thread that renews when it is idle.
 
-        What the store did not hear is said to it once more, and no more from then on.
+        A release that the store did not hear is repeated once more, and not from then on.
         """
         self._keeper.close()
         self._pending_releases.close()
@@ -312,11 +312,6 @@ def _unused(claims: Sequence[Claim]) -> Outcome:
     """
     queues = any(claim.has_message for claim in claims)
     return Outcome.UNUSED if queues else Outcome.OVER
-
-
-def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
-    """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
-    return next(claim for claim in claims if claim.key not in parents)
 
 
 def remembered(claim: Claim, least: int) -> Claim:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from celery_dlock.stores.base import LockBackend
 
 #: For so long a limit, and what comes before it, stays reserved for a task that waits for the next
-#: limit. Where the task ends, it says so; this is for what nobody can say.
+#: limit. A task that ends releases it; this is for one whose worker has died.
 RESERVED_FOR = 3_600 * SECOND
 
 #: Other keys stay reserved for as long as it may wait; a day, if its policy sets no end to that.
@@ -279,7 +279,7 @@ def kept_for_itself(claim: Claim, refused: Refused) -> Claim:
 
 
 def given_back(request: Request, taken: Sequence[Claim], refused: Refused) -> list[Claim]:
-    """What the store is told of the other claims: those that were *taken*, and turns of no use.
+    """The operations on the other claims: those that were *taken*, and turns of no use.
 
     All are in the order in which they were asked for.
     """

@@ -36,12 +36,12 @@ class Refused:
 
     @property
     def hold(self) -> OperatorHold | None:
-        """What a person has put the key on."""
+        """The hold by a person under which the key is."""
         return self.verdict.hold if isinstance(self.verdict, Park | Busy) else None
 
     @property
     def error(self) -> LockContended:
-        """What is raised to whoever does not wait."""
+        """The error for a task that does not wait."""
         held = self.verdict if isinstance(self.verdict, Busy | Same) else Busy(None, 0, 0)
         if self.hold is not None:
             return LockContended(self.claim.key, None, held.left / SECOND, self.hold.who)

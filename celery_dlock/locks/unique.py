@@ -161,7 +161,7 @@ def named_by(task: str, by: KeyTemplate, args: Sequence[Any], kwargs: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """What a worker is told that has the message of a task: the id of ``another`` that lives, and
+    """The answer to a worker that has the message of a task: the id of ``another`` that lives, and
     whether the message was published ``again``.
     """
 
@@ -201,7 +201,7 @@ class UniqueClaims:
     def meet(
         self, name: str, claim: UniqueClaim, ttl: float, expected: bytes | None
     ) -> tuple[bytes | None, Met]:
-        """A worker has the message of *claim*: the stored value, and what it is told."""
+        """A worker has the message of *claim*: the stored value, and the answer to the worker."""
 
         def rule(stored: UniqueClaim | None, lives: Lives) -> tuple[UniqueClaim, Met]:
             becomes, other = met(stored, claim, lives)
@@ -220,7 +220,7 @@ class UniqueClaims:
         return answer
 
     def doubt(self, name: str, claim: UniqueClaim, ttl: float) -> None:
-        """Whether the message of *claim* was published is not known."""
+        """Note that it is not known whether the message of *claim* was published."""
 
         def rule(stored: UniqueClaim | None, _: Lives) -> tuple[UniqueClaim | None, None]:
             return doubted(stored, claim), None

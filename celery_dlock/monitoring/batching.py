@@ -61,7 +61,7 @@ class Batcher(ABC, Generic[T]):
     def close(self) -> None:
         """Give back what is open, after a failure and when there is nothing to do."""
 
-    def said(self, exc: Exception) -> str:
+    def error_text(self, exc: Exception) -> str:
         """An error of :meth:`write`, for the log."""
         return f"{type(exc).__name__}: {exc}"
 
@@ -171,7 +171,9 @@ class Batcher(ABC, Generic[T]):
                 self._close()
                 if not self._pause:
                     kept = f"events wait in memory, up to {self.room}"
-                    logger.warning("%s cannot be written, %s: %s", self.name, kept, self.said(exc))
+                    logger.warning(
+                        "%s cannot be written, %s: %s", self.name, kept, self.error_text(exc)
+                    )
                 self._pause = min(2 * self._pause or self.first_pause, self.last_pause)
                 return False
             if self._pause:

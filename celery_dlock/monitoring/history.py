@@ -58,7 +58,7 @@ from sqlalchemy.exc import (
 )
 
 from celery_dlock import forking
-from celery_dlock.core.events import Event, plain
+from celery_dlock.core.events import Event, Missing, Subject, plain
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.files import make_for_owner
 from celery_dlock.monitoring.batching import Batcher
@@ -161,8 +161,8 @@ def create(engine: Engine) -> None:
             return
 
 
-def said(exc: Exception) -> str:
-    """What a database had to say, without the statement."""
+def error_text(exc: Exception) -> str:
+    """The error of a database, without the statement."""
     return f"{type(exc).__name__}: {(isinstance(exc, StatementError) and exc.orig) or exc}"
 
 
@@ -297,7 +297,7 @@ class Queries:
                     return [tuple(row) for row in connection.execute(question)]
         except SQLAlchemyError as exc:
             self._made = False  # it may have been dropped
-            raise BackendUnavailable(f"the history is unavailable: {said(exc)}") from exc
+            raise BackendUnavailable(f"the history is unavailable: {error_text(exc)}") from exc
         return []
 
 
@@ -307,10 +307,6 @@ logger = logging.getLogger("celery_dlock")
 LOOK_FOR_OLD = 30.0
 OLD_AT_ONCE = 5000
 OLD_ROUNDS = 20
-
-#: The event of a row that says how many others are missing.
-MISSING = "Missing"
-_NOBODY = {"event": MISSING, "task_id": "", "task_name": "", "label": ""}
 
 #: What a row is at fault for; for anything else the database is.
 _OF_THE_ROW = (DataError, IntegrityError, UnicodeError, ValueError, TypeError, OverflowError)
@@ -360,7 +356,7 @@ class HistorySink(Batcher[Noted]):
         noted = [(at, number, plain(event)) for at, number, event in batch]
         if missing:
             at, number, _ = batch[0]
-            noted.append((at - 1, -number, {**_NOBODY, "events": missing}))
+            noted.append((at - 1, -number, plain(Missing(Subject("", "", ""), missing))))
         written = [
             row for at, number, fields in noted for row in rows(at, self._writer, number, fields)
         ]
@@ -381,9 +377,9 @@ class HistorySink(Batcher[Noted]):
         """Give back the connection."""
         self._engine.dispose()
 
-    def said(self, exc: Exception) -> str:
+    def error_text(self, exc: Exception) -> str:
         """Without the statement."""
-        return said(exc)
+        return error_text(exc)
 
     def after_fork_in_child(self) -> None:
         """Begin anew; the end of its connection is the parent's, too."""
@@ -401,7 +397,7 @@ class HistorySink(Batcher[Noted]):
         except IntegrityError:
             pass  # it is there: the answer to an earlier attempt was lost
         except _OF_THE_ROW as exc:
-            logger.warning("an event of a lock is missing in the history: %s", said(exc))
+            logger.warning("an event of a lock is missing in the history: %s", error_text(exc))
 
     def _delete_old(self) -> None:
         """Delete what is too old, if it was not looked for in a while; it raises nothing."""
@@ -415,7 +411,7 @@ class HistorySink(Batcher[Noted]):
                 if not self._delete_some(until):
                     return
         except SQLAlchemyError as exc:  # two processes may be in each other's way
-            logger.debug("old events could not be deleted now: %s", said(exc))
+            logger.debug("old events could not be deleted now: %s", error_text(exc))
 
     def _delete_some(self, until: int) -> bool:
         """Delete a bounded number of those before *until*; whether there may be more."""

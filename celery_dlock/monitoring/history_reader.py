@@ -10,10 +10,11 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+from celery_dlock.core.events import EVENTS, Event, Subject
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import load
 from celery_dlock.runtime import naming, settings_of
@@ -40,6 +41,20 @@ class HistoryEntry:
     label: str
     token: int | None
     details: dict[str, Any]
+
+    def told(self) -> Event | None:
+        """The event, of this key alone; ``None`` if another version has stored it otherwise."""
+        if self.event not in EVENTS:
+            return None
+        kind, key, token = EVENTS[self.event], self.key, self.token
+        values = {**self.details, "key": key, "resource": key, "mine": token}
+        values |= {"keys": (key,), "tokens": (token or 0,)}
+        values["subject"] = Subject(self.task_id, self.task_name, self.label)
+        known = values.keys() & {field.name for field in fields(kind)}
+        try:
+            return kind(**{name: values[name] for name in known})
+        except TypeError:  # a field is missing
+            return None
 
 
 @dataclass(frozen=True, slots=True)

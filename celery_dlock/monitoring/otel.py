@@ -31,10 +31,12 @@ from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from celery_dlock.core.events import (
+    MEASURES,
     Acquired,
     Contended,
     DeadLettered,
     Event,
+    Labels,
     Lost,
     Parked,
     Released,
@@ -46,7 +48,7 @@ from celery_dlock.core.events import (
     TimedOut,
     Unavailable,
 )
-from celery_dlock.monitoring.measures import MEASURES, Measure, MetricKind, measurements
+from celery_dlock.core.measures import Measure, MetricKind
 
 WAIT, HOLD, ASK = "dlock wait", "dlock hold", "dlock ask"
 
@@ -248,15 +250,15 @@ class OpenTelemetrySink:
         return cls()
 
     def __call__(self, event: Event) -> None:
-        attributes = _labels(event.subject.task_name, event.subject.label)
-        for measure, value in measurements(event):
+        attributes = _attributes_of(Labels.of(event.subject))
+        for measure, value in event.measured():
             self._record[measure](value, attributes)
         self._spans.tell(event)
 
 
 @cache
-def _labels(task: str, template: str) -> dict[str, str]:
-    return {"task": task, "template": template}
+def _attributes_of(labels: Labels) -> dict[str, str]:
+    return labels._asdict()
 
 
 def _recorder(meter: metrics.Meter, measure: Measure) -> Any:

@@ -34,20 +34,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from celery_dlock import forking
-from celery_dlock.core.events import Acquired, Event, Released
+from celery_dlock.core.events import MEASURES, Acquired, Event, Labels, Released
+from celery_dlock.core.measures import ACQUISITION, HOLD, WAIT, Measure, MetricKind
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.monitoring.batching import Batcher
-from celery_dlock.monitoring.measures import (
-    ACQUISITION,
-    HOLD,
-    MEASURES,
-    OF_BEAT,
-    OF_LOCKS,
-    WAIT,
-    Measure,
-    MetricKind,
-    measurements,
-)
 
 logger = logging.getLogger("celery_dlock")
 
@@ -197,8 +187,6 @@ STORE_GAUGES: Mapping[str, tuple[str, str]] = {
 _READINGS = 5
 _UNREADABLE = (OSError, ValueError, RuntimeError, struct.error)
 
-_LABELS = ("task", "template")
-
 
 class _Counter(InSlot, Counter):
     pass
@@ -215,24 +203,26 @@ class _Histogram(InSlot, Histogram):
 def _metric(measure: Measure) -> _Counter | _Gauge | _Histogram:
     match measure.kind:
         case MetricKind.COUNTER:
-            return _Counter(measure.name, measure.about, _LABELS)
+            return _Counter(measure.name, measure.about, Labels._fields)
         case MetricKind.GAUGE:
-            return _Gauge(measure.name, measure.about, _LABELS, multiprocess_mode="mostrecent")
+            return _Gauge(
+                measure.name, measure.about, Labels._fields, multiprocess_mode="mostrecent"
+            )
         case MetricKind.HISTOGRAM:
-            return _Histogram(measure.name, measure.about, _LABELS, buckets=measure.buckets)
+            return _Histogram(measure.name, measure.about, Labels._fields, buckets=measure.buckets)
 
 
 _METRICS = {measure: _metric(measure) for measure in MEASURES}
 
 
 class _Series(dict[Measure, Callable[[float], None]]):
-    """What is counted for one task and template.
+    """What is counted for the same *labels*.
 
     All counters start at zero together: Prometheus would not see the first step of one that
     appears with it.
     """
 
-    def __init__(self, group: Iterable[Measure], labels: tuple[str, ...]) -> None:
+    def __init__(self, group: Iterable[Measure], labels: Labels) -> None:
         super().__init__()
         self._labels = labels
         for measure in group:
@@ -277,7 +267,7 @@ class Tally(Batcher[Event]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._series: dict[tuple[str, str, bool], _Series] = {}
+        self._series: dict[tuple[Labels, bool], _Series] = {}
         self._gate = threading.RLock()
         os.register_at_fork(
             before=self._gate.acquire,
@@ -311,15 +301,14 @@ class Tally(Batcher[Event]):
             return super()._write_all()
 
     def _count(self, event: Event) -> None:
-        measured, subject = measurements(event), event.subject
+        measured = event.measured()
         if not measured:
             return
-        is_beat = measured[0][0] in OF_BEAT
-        labels = (subject.task_name, subject.label, is_beat)
-        series = self._series.get(labels)
+        labels, of_beat = Labels.of(event.subject), measured[0][0].of_beat
+        series = self._series.get((labels, of_beat))
         if series is None:
-            series = _Series(OF_BEAT if is_beat else OF_LOCKS, labels[:2])
-            self._series[labels] = series
+            group = [measure for measure in MEASURES if measure.of_beat is of_beat]
+            series = self._series[labels, of_beat] = _Series(group, labels)
         for measure, value in measured:
             series[measure](value)
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from datadog.dogstatsd.base import DogStatsd
 
-from celery_dlock.core.events import Event
+from celery_dlock.core.events import Event, Labels
+from celery_dlock.core.measures import MetricKind
 from celery_dlock.forking import PerProcess
 from celery_dlock.monitoring.batching import call_at_exit
-from celery_dlock.monitoring.measures import MetricKind, measurements
 
 #: How many packets wait to be sent before new ones are dropped.
 LONGEST_QUEUE = 1000
@@ -24,7 +24,7 @@ EXIT_TIMEOUT = 5.0
 
 
 class StatsdSink:
-    """Sends each measurement, with the tags ``task`` and ``template``."""
+    """Sends each measurement, with its labels as tags."""
 
     def __init__(self) -> None:
         # Not before it is needed: it starts threads, and a process that forks may need none.
@@ -37,8 +37,8 @@ class StatsdSink:
 
     def __call__(self, event: Event) -> None:
         client = self._client()
-        tags = _tags(event.subject.task_name, event.subject.label)
-        for measure, value in measurements(event):
+        tags = _tags(Labels.of(event.subject))
+        for measure, value in event.measured():
             match measure.kind:
                 case MetricKind.COUNTER:
                     client.increment(measure.name, value, tags=tags)
@@ -66,5 +66,5 @@ class StatsdSink:
 
 
 @cache
-def _tags(task: str, template: str) -> list[str]:
-    return [f"task:{task}", f"template:{template}"]
+def _tags(labels: Labels) -> list[str]:
+    return [f"{name}:{value}" for name, value in labels._asdict().items()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Self
 
-from celery_dlock.core.sentences import sentence
+from celery_dlock.core.sentences import short
 from celery_dlock.monitoring.history_reader import HistoryEntry
 
 #: Seconds of a day, an hour and a minute, with the unit below.
@@ -68,5 +68,7 @@ def describe(entry: HistoryEntry, clock: Clock) -> str:
 
 def happened(entry: HistoryEntry) -> str:
     """The same without when."""
+    if event := entry.told():
+        return event.sentence()
     about = {"key": entry.key, "token": entry.token, "task_id": entry.task_id}
-    return sentence(entry.event, {**entry.details, **about})
+    return f"{entry.event} {entry.key or ''} {short({**entry.details, **about})}"

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from celery import states
 
+from celery_dlock.core.events import EVENTS
+from celery_dlock.core.events import State as State
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.sentences import count, listed, seconds, short
 from celery_dlock.core.state import Cause
@@ -32,23 +33,6 @@ from celery_dlock.ops.overview import (
 )
 
 _NOTHING = StoreFacts(datetime.min.replace(tzinfo=UTC))
-
-
-class State(StrEnum):
-    """What has become of a task, in one word."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    WOKEN = "woken"
-    RESCHEDULED = "rescheduled"
-    SKIPPED = "skipped"
-    DROPPED = "dropped"
-    DONE = "done"
-    FAILED = "failed"
-    DEAD = "dead"
-    DISCARDED = "discarded"
-    REVOKED = "revoked"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +67,19 @@ def has_ended(facts: Facts, clock: Clock) -> Verdict | None:
 
 def has_happened(facts: Facts, clock: Clock) -> Verdict | None:
     """By the last event that decides anything."""
-    last = facts.latest(*_AFTER)
+    last = facts.latest(*_DECISIVE)
     if last is None:
         return None
-    state = _AFTER[last.event]
     if last.event == "Dropped":
         return _dropped(facts, last, clock)
-    if last.event == "Debounced" and last.details.get("living") != facts.task_id:
-        into = str(last.details.get("living"))
-        return Verdict(State.SKIPPED, (describe(last, clock),), _keys(last), (into,))
-    if last.event == "Released":
-        state = _RELEASED.get(str(last.details.get("outcome")), State.UNKNOWN)
     if last.event == "Rescheduled":
         return _rescheduled(facts, last, clock)
-    if facts.store is None:
-        return _of(_WITHOUT_STORE.get(last.event, state), last, clock)
-    return _of(state, last, clock, _HINTS.get(last.event))
+    event = last.told()
+    state = event.state() if event else None
+    hint = event.hint if event and state is event.after and facts.store is not None else None
+    if state is None or (state in _STORED and facts.store is not None):
+        state = State.UNKNOWN
+    return _of(state, last, clock, hint)
 
 
 def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
@@ -110,7 +91,7 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
         error = result.value
         keys = (error.key,) if isinstance(error, LockContended) else ()
         tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
-        why = f"was rescheduled: {_said(error)}"
+        why = f"was rescheduled: {_error_text(error)}"
         return Verdict(State.RESCHEDULED, (why,), keys, tasks)
     if result.state == states.STARTED:
         why = "was started by a worker and holds no lock: it may ask for it, or its worker is gone"
@@ -122,9 +103,9 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
 def besides(facts: Facts, state: State, clock: Clock) -> list[str]:
     """What else has happened to it, that a person should know."""
     sentences: list[str] = []
-    for event, told_by in _BESIDES:
-        entries = facts.all(event)
-        if entries and state is not told_by:
+    for name, kind in EVENTS.items():
+        entries = facts.all(name) if state in kind.besides else []
+        if entries:
             often = f" ({count(len(entries), 'time')} in all)" if len(entries) > 1 else ""
             sentences.append(f"{describe(entries[-1], clock)}{often}")
     return sentences
@@ -143,14 +124,14 @@ def _skip(skip: Any, at: str, clock: Clock) -> Verdict:
     return Verdict(State.SKIPPED, (f"was skipped{at}: {why}",), (str(key),), tasks)
 
 
-def _said(error: Any) -> str:
-    """What *error* says, without its advice to look here."""
+def _error_text(error: Any) -> str:
+    """The text of *error*, without its advice to look here."""
     return short(error.why if isinstance(error, LockContended) else error)
 
 
 def _failure(result: Result, at: str) -> Verdict:
     error, key = result.value, getattr(result.value, "key", None)
-    why = f"failed{at}: {type(error).__name__}: {_said(error)}"
+    why = f"failed{at}: {type(error).__name__}: {_error_text(error)}"
     keys = (key,) if isinstance(key, str) else ()
     tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
     return Verdict(State.FAILED, (why,), keys, tasks)
@@ -203,65 +184,11 @@ def _keys(entry: HistoryEntry) -> tuple[str, ...]:
     return (entry.key,) if entry.key is not None else ()
 
 
-#: What is so after an event, unless somebody else knows better: of some only the store does.
-_AFTER = {
-    "Acquired": State.UNKNOWN,
-    "Lost": State.UNKNOWN,
-    "Parked": State.UNKNOWN,
-    "Debounced": State.UNKNOWN,
-    "LeftToOthers": State.UNKNOWN,
-    "Contended": State.UNKNOWN,
-    "Unavailable": State.UNKNOWN,
-    "TooLarge": State.UNKNOWN,
-    "Released": State.DONE,
-    "Dropped": State.DROPPED,
-    "Rescheduled": State.RESCHEDULED,
-    "Woken": State.WOKEN,
-    "Skipped": State.SKIPPED,
-    "Deduplicated": State.SKIPPED,
-    "TimedOut": State.FAILED,
-    "Revoked": State.REVOKED,
-    "DeadLettered": State.DEAD,
-    "Discarded": State.DISCARDED,
-}
+#: The events that decide what has become of a task, unless somebody else knows better.
+_DECISIVE = tuple(name for name, kind in EVENTS.items() if kind.after is not None)
 
-_WITHOUT_STORE = {
-    "Acquired": State.RUNNING,
-    "Parked": State.WAITING,
-    "Debounced": State.WAITING,
-    "LeftToOthers": State.WAITING,
-}
-
-_RELEASED = {
-    "done": State.DONE,
-    "over": State.RESCHEDULED,
-    "repeat": State.RESCHEDULED,
-    "abandoned": State.UNKNOWN,
-    "unused": State.RESCHEDULED,
-}
-
-_HINTS = {
-    "Acquired": "it no longer holds the lock: it has just ended, or its worker is gone",
-    "Lost": "it is not known how it ended: its body may still run without the lock, or its worker "
-    "is gone",
-    "Parked": "it is no longer in the lock store, and it is not known how it ended",
-    "Debounced": "it is no longer in the lock store, and it is not known how it ended",
-    "LeftToOthers": "it is no longer in the lock store, so a worker at that broker has taken it",
-    "Contended": "it is not known how it ended",
-    "Woken": "no worker has taken it since: does one consume its queue?",
-    "DeadLettered": "it is no longer a dead letter",
-}
-
-_BESIDES = (
-    ("Lost", None),
-    ("StaleRejected", None),
-    ("Dropped", State.DROPPED),
-    ("Unavailable", None),
-    ("TooLarge", None),
-    ("Unreserved", None),
-    ("LeftToOthers", State.UNKNOWN),
-    ("Rescheduled", State.RESCHEDULED),
-)
+#: What the store would know.
+_STORED = (State.RUNNING, State.WAITING)
 
 
 def _in_store(facts: Facts) -> StoreFacts:
@@ -298,7 +225,7 @@ def has_expired(facts: Facts, clock: Clock) -> Verdict | None:
     return Verdict(State.UNKNOWN, reasons, keys) if reasons else None
 
 
-def stands_in_line(facts: Facts, clock: Clock) -> Verdict | None:
+def waits_in_queue(facts: Facts, clock: Clock) -> Verdict | None:
     places = _in_store(facts).places
     waits_elsewhere = any(place.entry.parked for place in places)
     kept = [place for place in places if waits_elsewhere and place.entry.reserved]
@@ -354,7 +281,7 @@ def _put_off(facts: Facts) -> tuple[str, ...]:
     result = facts.result
     if result is None or result.state != states.RETRY:
         return ()
-    return (f"its state is {states.RETRY}: {_said(result.value)}",)
+    return (f"its state is {states.RETRY}: {_error_text(result.value)}",)
 
 
 def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:
@@ -445,7 +372,7 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
 #: By the certainty of what they know.
 _WITNESSES = (
     runs,
-    stands_in_line,
+    waits_in_queue,
     is_dead,
     has_ended,
     has_expired,

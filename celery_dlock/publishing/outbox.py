@@ -18,7 +18,7 @@ from celery.backends.base import BaseKeyValueStoreBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock.core.access import Access
-from celery_dlock.core.debounce import Debounce
+from celery_dlock.core.debounce import Debounce, Postponed
 from celery_dlock.core.events import Debounced, Dropped, Parked, Subject, TooLarge
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Drop, EnterVerdict, Park, Reason, WaitMode, task_id_of
@@ -52,7 +52,7 @@ class NextStep:
 
     key: str
     keys: tuple[str, ...]
-    verdict: EnterVerdict | str | None = None
+    verdict: EnterVerdict | Postponed | None = None
 
     def question(self, task: TaskWithLock) -> Question:
         """A *task* that does not queue waits for as long as one that does."""
@@ -160,7 +160,7 @@ class Outbox:
             process.sinks.emit(TooLarge(subject, len(message)))
             return NotPublished() if isinstance(question.terms, Debounce) else False
         self._declare(options)
-        reply: Reply[EnterVerdict | str]
+        reply: Reply[EnterVerdict | Postponed]
         if isinstance(question.terms, Debounce):
             delay, max_delay = question.terms.delay, question.terms.max_delay
             reply = process.backend.postpone(
@@ -177,7 +177,7 @@ class Outbox:
                 process.sinks.emit(Dropped(subject, claim.key, reason, is_repeated))
                 if reason is Reason.DONE:
                     _end_unique_claim(process.unique_claims, headers, claim.task)
-            case str(task):
+            case Postponed(task):
                 process.sinks.emit(Debounced(subject, claim.key, task_id_of(task)))
             case _:  # no place there
                 pass
@@ -185,8 +185,8 @@ class Outbox:
         if refusal := self._wake(process, reply.wakes, message, parked):
             process.manager.take_back([claim])
             raise refusal
-        if isinstance(reply.verdict, str):
-            living = task_id_of(reply.verdict)
+        if isinstance(reply.verdict, Postponed):
+            living = task_id_of(reply.verdict.task)
             return living == subject.task_id or NotPublished(living)
         return isinstance(reply.verdict, Park | Drop)  # not where its queue is full
 

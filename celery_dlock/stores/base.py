@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from celery_dlock.core.debounce import Postponed
 from celery_dlock.core.lease import HolderRow
 from celery_dlock.core.operations import (
     Cancel,
@@ -383,7 +384,9 @@ class LockBackend(ABC):
     ) -> Reply[LeaveVerdict]:
         return self.apply(Leave(claim, outcome, message))
 
-    def postpone(self, claim: Claim, message: bytes, delay: int, max_delay: int) -> Reply[str]:
+    def postpone(
+        self, claim: Claim, message: bytes, delay: int, max_delay: int
+    ) -> Reply[Postponed]:
         return self.apply(Postpone(claim, message, delay, max_delay))
 
     def reap(self, key: str) -> Reply[None]:

@@ -91,7 +91,7 @@ class Acquisition:
     def ask(self) -> float | None:
         """Ask the store once. The seconds until the next question, or None: all keys are held.
 
-        When it raises nothing is held, and nothing owed.
+        When it raises nothing is held, and nothing has to be released.
         """
         if not self.claims:
             return None
@@ -99,7 +99,7 @@ class Acquisition:
         try:
             answer = hold.ask(self.claims, self.runtime.settings.max_hold)
         except BackendUnavailable as exc:
-            hold.owe(())  # taken back as far as it goes; to wait for it again helps nobody
+            hold.claims = ()  # taken back as far as it goes; to wait for it again helps nobody
             hold.emit(Unavailable(hold.subject, str(exc)))
             raise
         waited = time.monotonic() - self._since
@@ -113,7 +113,7 @@ class Acquisition:
             hold.emit(Contended(hold.subject, error.key, error.holder, 0, waited, error.hold))
         if waited < self.timeout:
             return min(next(self._pauses), self.timeout - waited)
-        hold.owe(())
+        hold.claims = ()
         if not self.timeout:
             raise error
         hold.emit(TimedOut(hold.subject, error.key, waited))

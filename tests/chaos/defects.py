@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from celery_dlock.core.debounce import Postponed
 from celery_dlock.core.operations import Leave, Renew
 from celery_dlock.core.state import (
     Busy,
@@ -151,7 +152,9 @@ class DropsTheNewest(Copy):
 class KeepsTheOldest(Copy):
     """The first call of those that are debounced has the arguments."""
 
-    def postpone(self, claim: Claim, message: bytes, delay: int, max_delay: int) -> Reply[str]:
+    def postpone(
+        self, claim: Claim, message: bytes, delay: int, max_delay: int
+    ) -> Reply[Postponed]:
         waiting = self.peek(claim.key).waiting
         old = self.message(claim.key, waiting[0].task) if waiting else None
         return super().postpone(claim, old or message, delay, max_delay)

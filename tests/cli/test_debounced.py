@@ -20,7 +20,7 @@ HOUR = 3600 * SECOND
 
 def debounce(desk: Operator, task: str = "first") -> str:
     claim = Claim(KEY, f"{task}:0:0", nonce="", ttl=0)
-    return str(desk.backend.postpone(claim, desk.message(task), HOUR, 2 * HOUR).verdict)
+    return str(desk.backend.postpone(claim, desk.message(task), HOUR, 2 * HOUR).verdict.task)
 
 
 def test_it_is_told_for_how_long_and_until_when(desk: Operator) -> None:

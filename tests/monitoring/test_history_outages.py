@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_dlock.core.events import Dropped, Event, StaleRejected, Subject
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.monitoring.history import MISSING, TABLE, HistorySink, open_engine
+from celery_dlock.monitoring.history import TABLE, HistorySink, open_engine
 from celery_dlock.monitoring.history_reader import HistoryReader
 from celery_dlock.settings import HistoryOptions
 from tests.monitoring.conftest import Open
@@ -79,7 +79,7 @@ def test_when_they_become_too_many_the_oldest_are_gone_and_counted(
 
     *kept, missing = reader.recent()
     assert [entry.task_id for entry in reversed(kept)] == [f"id-{n}" for n in range(30, 50)]
-    assert (missing.event, missing.details) == (MISSING, {"events": 30})
+    assert (missing.event, missing.details) == ("Missing", {"events": 30})
     assert warnings(caplog, "30 events of locks are missing in the history")
 
 

@@ -19,10 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from celery_dlock.beat.leader import Leader, key_of
 from celery_dlock.beat.tick_ledger import TickLedger
 from celery_dlock.cli.serve import registry_of_app
+from celery_dlock.core.events import MEASURES, Labels
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.measures import MetricKind
 from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.monitoring.measures import MEASURES, MetricKind
 from celery_dlock.monitoring.prometheus import STORE_GAUGES
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
@@ -35,11 +36,13 @@ RULES = str(files("celery_dlock.monitoring") / "rules.yml")
 LABELS = 'job="shop",task="charge",template="order:{order}"'
 
 
-def test_the_page_names_each_series_that_the_rules_record() -> None:
+def test_the_page_names_each_metric_and_each_series_that_the_rules_record() -> None:
     page = Path("docs/how-to/metrics.rst").read_text(encoding="utf-8")
 
-    recorded = re.findall(r"record: (\w+)", Path(RULES).read_text(encoding="utf-8"))
-    assert [name for name in recorded if f"``{name}``" not in page] == []
+    names = re.findall(r"record: (\w+)", Path(RULES).read_text(encoding="utf-8"))
+    names += [measure.name for measure in MEASURES]
+    names += [metric for metric, _ in STORE_GAUGES.values()]
+    assert [name for name in names if f"``{name}``" not in page] == []
 
 
 #: Series by name and further labels, as a value at the start and a step each minute.
@@ -321,6 +324,12 @@ def test_the_rates_have_the_names_of_the_literature(tmp_path: Path) -> None:
 
     rounded = {f"round({name}, 0.01)": {f"{{{LABELS}}}": value} for name, value in values.items()}
     evaluate(tmp_path, series, rounded)
+
+
+def test_the_rules_tell_tasks_apart_by_all_labels() -> None:
+    of_events = {"job", *Labels._fields}
+    grouped = re.findall(r"by \(([^)]*task[^)]*)\)", Path(RULES).read_text())
+    assert {frozenset(names.split(", ")) - {"le"} for names in grouped} == {frozenset(of_events)}
 
 
 def test_every_alert_is_tried() -> None:

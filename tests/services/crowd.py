@@ -30,7 +30,7 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.core.turns import expire
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.hold import owed
+from celery_dlock.locks.hold import to_release
 from celery_dlock.locks.manager import Keeping, LockManager, Successor
 from celery_dlock.locks.other_keys import RESERVED_FOR
 from celery_dlock.locks.refused import Refused
@@ -245,7 +245,7 @@ class Crowd:
                 manager.release(answer, Outcome.DONE, successor=self._goes_on(worker, task))
         elif isinstance(answer.verdict, End):
             self.revoked.add(task)
-            manager.take_back(owed(answer, claims), Outcome.DONE)
+            manager.take_back(to_release(answer, claims), Outcome.DONE)
         elif not isinstance(answer.verdict, Park | Drop):
             self.broker.append(Delivery(task))
         if isinstance(answer, Refused) and answer.unreserved:

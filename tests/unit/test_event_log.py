@@ -98,23 +98,6 @@ WARNED: list[tuple[events.Event, str]] = [
     (events.StaleRejected(A, "k#1", 7), "was refused a late write to 'k#1' with token 7"),
     (events.Dropped(A, "k", "done", repeated=False), f"{DUPLICATE}. As far as can be known it was"),
 ]
-WRONG = (
-    events.Lost,
-    events.StaleRejected,
-    events.DeadLettered,
-    events.TooLarge,
-    events.Unreserved,
-    events.TickRepeated,
-    events.TicksMissed,
-)
-QUIET = (
-    events.Acquired,
-    events.Contended,
-    events.Released,
-    events.TimedOut,
-    events.Unavailable,
-    events.TickSent,
-)
 
 
 @pytest.mark.parametrize(("event", "line"), [*COURSE, *WARNED])
@@ -134,15 +117,13 @@ def test_what_became_of_a_delivery_is_one_line_and_the_history_says_the_same(
     assert record.getMessage().startswith(f"Task shop.charge[a] {happened(entry)}")
 
 
-def test_what_went_wrong_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_event_is_logged_at_its_level(caplog: pytest.LogCaptureFixture) -> None:
     happened = one_of_each(A)
     with caplog.at_level(logging.DEBUG, "celery_dlock"):
         for event in happened:
             log(event)
     for event, record in zip(happened, caplog.records, strict=True):
-        quiet = isinstance(event, QUIET)
-        expected = logging.WARNING if isinstance(event, WRONG) else logging.INFO
-        assert record.levelno == (logging.DEBUG if quiet else expected), event
+        assert record.levelno == event.level, event
         assert "shop.charge" in record.getMessage()
 
 

@@ -33,7 +33,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.hold import Hold, owed
+from celery_dlock.locks.hold import Hold, to_release
 from celery_dlock.locks.refused import Refusal, Refused
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import KEEPING, KEYS, TTL, Faulty, TimeLimit, claims, taken, watched
@@ -97,7 +97,7 @@ def test_of_what_was_refused_nothing_is_owed_but_what_the_store_has_or_the_holde
     answer = hold.ask(claims())
     assert isinstance(answer, Refused)
     assert hold.claims == ()
-    hold.owe([answer.claim])
+    hold.claims = (answer.claim,)
     told.store.calls.clear()
     hold.give_back(Outcome.OVER)
     assert told.store.calls == [("leave", "b")]
@@ -121,15 +121,15 @@ def test_the_store_is_owed_the_end_where_it_has_something_and_at_the_first_key()
         here = replace(HERE, wait=wait)
         refusal, forgets = Refused(here, answer), Refused(replace(here, done_ttl=0), answer)
         left = (here,) if something else ()
-        assert owed(refusal, [here, FIRST]) == (FIRST, *left), answer
-        assert owed(refusal, [here]) == (here,), answer
+        assert to_release(refusal, [here, FIRST]) == (FIRST, *left), answer
+        assert to_release(refusal, [here]) == (here,), answer
         without = (forgets.claim,) if something else ()
-        assert owed(forgets, [FIRST]) == without, answer
+        assert to_release(forgets, [FIRST]) == without, answer
 
 
 @pytest.mark.parametrize("answer", [Same(OWN, 0), *(Drop(reason) for reason in Reason)], ids=repr)
 def test_a_duplicate_owes_nothing_for_its_task_does_not_end_with_it(answer: Refusal) -> None:
-    assert owed(Refused(HERE, answer), [FIRST, HERE]) == ()
+    assert to_release(Refused(HERE, answer), [FIRST, HERE]) == ()
 
 
 def test_it_is_told_that_it_is_taken_and_released(told: Told) -> None:

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
+from celery_dlock.core.debounce import Postponed
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import (
     Cancel,
@@ -253,7 +254,7 @@ def reply(operation: Operation[Any], answer: Any) -> Reply[Any]:
             return left(key, answer)
         case Postpone():
             task, woken = answer
-            return Reply(task.decode(), wakes(key, woken))
+            return Reply(Postponed(task.decode()), wakes(key, woken))
         case _:
             verdict, woken = answer
             return Reply(None if isinstance(operation, Reap) else bool(verdict), wakes(key, woken))

@@ -197,7 +197,8 @@ class KeyRows:
             self._run("DELETE FROM dead WHERE prefix=? AND key=? AND task=?", dead.task)
         change = difference(before, step)
         self._save_slots(before, step.state, change)
-        self._save_dead(change, message)
+        for dead in change.dead:
+            self._run(_PUT_DEAD, *_of_dead(dead), message or None, *self._at, dead.task, b"")
         self._save_queue(change, message)
         for task in change.unparked:
             self._run("DELETE FROM message WHERE prefix=? AND key=? AND task=?", task)
@@ -244,10 +245,6 @@ class KeyRows:
 
     def _drop_entry(self, task: str) -> None:
         self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
-
-    def _save_dead(self, change: Change, message: bytes | None) -> None:
-        for d in change.dead:
-            self._run(_PUT_DEAD, *_of_dead(d), message or None, *self._at, d.task, b"")
 
     def ask_dead(self, task: str) -> Cursor:
         """The dead letter of *task*, for :meth:`_dead`."""

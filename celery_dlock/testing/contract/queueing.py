@@ -48,7 +48,7 @@ class QueueingTests(StoreUnderTest):
     ) -> None:
         def postpone(task: str, message: bytes) -> str:
             waiting = claim(task, wait=QUEUE)
-            return backend.postpone(waiting, message, 10 * SECOND, 15 * SECOND).verdict
+            return backend.postpone(waiting, message, 10 * SECOND, 15 * SECOND).verdict.task
 
         assert [postpone("a", b"1"), postpone("b", ANY_BYTES)] == ["a", "a"]
         clock.advance(8)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from celery_dlock.core.debounce import Postponed
 from celery_dlock.stores.base import Reply, Wake
 from celery_dlock.testing.contract.words import ANY_BYTES, PLACE, SECOND, claim, listed_keys
 from tests.contract.key import MICROSECOND, OVER, Key, KeyTests
 
 
-def postpone(key: Key, task: str, message: bytes = b"1", delay: float = 10) -> Reply[str]:
+def postpone(key: Key, task: str, message: bytes = b"1", delay: float = 10) -> Reply[Postponed]:
     """Debounce a call for so many seconds, and for 25 at most."""
     return key.backend.postpone(claim(task, ""), message, round(delay * SECOND), 25 * SECOND)
 
@@ -16,7 +17,7 @@ class Postponing(KeyTests):
     """A debounced message waits until no newer one has come for a while."""
 
     def test_it_is_due_after_its_delay_and_is_seen_until_then(self, key: Key) -> None:
-        assert postpone(key, "a", ANY_BYTES) == Reply("a")
+        assert postpone(key, "a", ANY_BYTES) == Reply(Postponed("a"))
 
         for state in (key.backend.peek("key"), *key.backend.look(["key"])):
             assert [slot.until for slot in state.cooling] == [key.clock() + 10 * SECOND]
@@ -33,7 +34,7 @@ class Postponing(KeyTests):
         postpone(key, "a")
         key.passes(8)
 
-        assert postpone(key, "b", b"2").verdict == "a"
+        assert postpone(key, "b", b"2").verdict.task == "a"
 
         assert key.sweep().next_in == 10.0
         key.passes(10)
@@ -61,14 +62,14 @@ class Postponing(KeyTests):
         postpone(key, "a")
         key.passes(40)
 
-        assert postpone(key, "b", b"2") == Reply("a", (Wake("key", "a", b"2"),))
+        assert postpone(key, "b", b"2") == Reply(Postponed("a"), (Wake("key", "a", b"2"),))
 
     def test_what_is_woken_has_begun_and_the_next_one_waits_behind_it(self, key: Key) -> None:
         postpone(key, "a")
         key.passes(10)
         assert key.sweeps() == ["a"]
 
-        assert postpone(key, "b", b"2").verdict == "b"
+        assert postpone(key, "b", b"2").verdict.task == "b"
 
         key.passes(10)
         assert key.sweeps() == ["a"]  # again: nobody has answered
@@ -76,11 +77,11 @@ class Postponing(KeyTests):
 
     def test_whoever_asks_twice_has_one_message_and_nothing_of_it_stays(self, key: Key) -> None:
         for _ in range(2):
-            assert postpone(key, "a").verdict == "a"
+            assert postpone(key, "a").verdict.task == "a"
         key.passes(10)
         assert key.sweeps() == ["a"]
 
-        assert postpone(key, "a").verdict == "a"
+        assert postpone(key, "a").verdict.task == "a"
 
         key.leaves("a", OVER)
         assert listed_keys(key.backend) == []
@@ -91,12 +92,12 @@ class Postponing(KeyTests):
 
         assert key.cancels("a") == ["a"]
 
-        assert postpone(key, "b").verdict == "b"
+        assert postpone(key, "b").verdict.task == "b"
 
     def test_a_place_of_the_same_task_is_taken_over(self, key: Key) -> None:
         key.runs("a")
         key.refuses("b", wait=PLACE)
 
-        assert postpone(key, "b").verdict == "b"
+        assert postpone(key, "b").verdict.task == "b"
 
         assert [entry.parked for entry in key.backend.peek("key").waiting] == [True]
