@@ -112,10 +112,6 @@ def _summary(console: Console, rounds: list[Figures]) -> None:
     table.add_row("tasks", str(sum(figures.tasks for figures in rounds)))
     table.add_row("runs", str(sum(figures.runs for figures in rounds)))
     table.add_row("runs that held their lock to the end", str(sum(f.live for f in rounds)))
-    table.add_row("answers of the store", str(sum(figures.spoken for figures in rounds)))
-    table.add_row("operations replayed", str(sum(f.replayed.operations for f in rounds)))
-    table.add_row("keys replayed", str(sum(f.replayed.keys for f in rounds)))
-    table.add_row("answers that cannot be replayed", str(sum(f.replayed.aside for f in rounds)))
     table.add_row("tasks passed over after a fault", str(sum(f.passed for f in rounds)))
     table.add_row("messages that the broker lost", str(sum(f.sent_again for f in rounds)))
     for kind, count in sorted(struck.items()):

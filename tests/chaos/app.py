@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from celery import Celery
 
 from celery_dlock import DLockError, Lease, LockedTask, lock
 from celery_dlock.core.events import Event, Rescheduled, Woken
-from tests.chaos.ledger import tracing
 from tests.chaos.resource import Resource, Who
+from tests.chaos.unheard import note_unheard
 from tests.chaos.ways import INNER, WAYS
 
 logger = logging.getLogger("tests.chaos")
@@ -83,10 +82,9 @@ def __getattr__(name: str) -> Any:
     with _building:
         if "app" not in globals():
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
-            _lasting.enter_context(tracing(Path(config["folder"])))
+            note_unheard(Path(config["folder"]))
             globals()["app"] = make_app(config)
     return globals()["app"]
 
 
 _building = threading.Lock()
-_lasting = ExitStack()

@@ -6,13 +6,12 @@ store does: by an entry point of an installed distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from celery_dlock.core.debounce import Postponed
-from celery_dlock.core.operations import Leave, Renew
+from celery_dlock.core.operations import Leave
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -20,7 +19,6 @@ from celery_dlock.core.state import (
     LeaveVerdict,
     Mode,
     Outcome,
-    RenewVerdict,
     Run,
     WaitMode,
 )
@@ -174,24 +172,6 @@ class RefusesTheFirst(Copy):
         if claim.wait is WaitMode.NOT:
             return Reply(Busy(None, 0, 0))
         return super().enter(claim, message)
-
-
-class ForgetsRenewals(Copy):
-    """A lease ends when it was to end before."""
-
-    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
-        with self.transaction([claim.key for claim in claims]) as (db, now):
-            states = [self._rows(db, claim.key, now).ask_key()() for claim in claims]
-            pairs = zip(claims, states, strict=True)
-            return [Renew(claim).apply(state, now).verdict for claim, state in pairs]
-
-
-class WakesTwice(Copy):
-    """Whoever is due has two messages published."""
-
-    def sweep(self, limit: int = 100) -> Swept:
-        swept = super().sweep(limit)
-        return replace(swept, wakes=swept.wakes * 2)
 
 
 class KeepsNothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -10,17 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.stores.base import LockBackend
 from tests.chaos import ending
 from tests.chaos.checker import Evidence, passings, violations
 from tests.chaos.faults import Struck, strike
-from tests.chaos.ledger import Entry, ledger
 from tests.chaos.plan import Kind, Schedule, Sending, Strike
-from tests.chaos.replay import Replayed, replay
 from tests.chaos.runs import runs_of
 from tests.chaos.sender import Sender
 from tests.chaos.stage import End, Setting, Stage, open_stage
-from tests.chaos.trace import spoken
+from tests.chaos.unheard import unheard
 from tests.services.campaign import Violation
 
 #: Faults of the whole store, of which there is one at a time.
@@ -40,8 +36,6 @@ class Figures:
     tasks: int
     runs: int
     live: int
-    spoken: int
-    replayed: Replayed
     sent_again: int
     passed: int
     struck: Counter[Kind]
@@ -138,16 +132,6 @@ class Play:
         time.sleep(TICK)
 
 
-def _ledger(store: LockBackend, folder: Path) -> list[Entry] | None:
-    """It is in *folder* afterwards: the store will be gone."""
-    try:
-        entries = ledger(store)
-    except BackendUnavailable:  # of the replies to lose some may be left
-        entries = ledger(store)
-    (folder / "ledger").write_bytes(pickle.dumps(entries))
-    return entries
-
-
 def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 90.0) -> Figures:
     """Play *schedule* below *folder*; the workers' logs are there afterwards."""
     began = time.monotonic()
@@ -157,7 +141,6 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
         still_up = stage.shut_down() if acts.work_off(patience) else []
         for worker in stage.workers:
             worker.kill()
-        said, entries = spoken(folder), _ledger(stage.backend, folder)
         lost = [Struck(Kind.LOSE_REPLIES, at, at) for at in stage.store.lost_replies]
         evidence = Evidence(
             sent=acts.sender.sent,
@@ -167,8 +150,7 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
             ends=acts.ends(),
             locked=ending.locked(stage, schedule.locks),
             left=[*ending.left(stage), *(f"{name} did not shut down" for name in still_up)],
-            spoken=said,
-            replayed=replay(entries, said),
+            unheard=[Struck(Kind.LOSE_REPLIES, at, at) for at in unheard(folder)],
             ttl=setting.ttl,
         )
     runs = runs_of(evidence.seen)
@@ -176,8 +158,6 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
         tasks=len(evidence.sent),
         runs=len({run.id for run in runs}),
         live=len({run.id for run in runs if run.ended and run.live}),
-        spoken=len(evidence.spoken),
-        replayed=evidence.replayed,
         sent_again=len(acts.sender.again),
         passed=sum(each.explained for each in passings(evidence)),
         struck=Counter(each.kind for each in acts.struck),

@@ -24,7 +24,6 @@ from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 from tests.chaos.app import logger, make_app
 from tests.chaos.brokers import BROKERS, Broker
-from tests.chaos.ledger import tracing
 from tests.chaos.members import MEMBERS
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Resource
@@ -152,7 +151,6 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
     with ExitStack() as stack:
         broker = stack.enter_context(_broker(setting))
         store = _store(setting, folder, stack)
-        stack.enter_context(tracing(folder))
         stack.enter_context(_logging_to(folder / OWN_LOG))
         results = folder / "results"
         results.mkdir()

@@ -8,16 +8,12 @@ from enum import StrEnum
 
 import pytest
 
-from celery_dlock.core.operations import Leave
-from celery_dlock.core.state import Claim, Left, Outcome
-from celery_dlock.stores.base import Reply
 from tests.chaos.checker import Check, Evidence, violations
 from tests.chaos.faults import Struck
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.sender import Sent
 from tests.chaos.stage import End
-from tests.chaos.trace import Spoken
 from tests.chaos.ways import FEATURES, KEYS, Key
 
 QUEUED = KEYS[0]
@@ -371,11 +367,10 @@ def test_who_comes_before_the_next_of_a_chain_is_seen(
     )
 
 
-@pytest.mark.parametrize(("answered", "found"), [(1.3, [Check.REPEATED]), (None, [])])
+@pytest.mark.parametrize(("unheard", "found"), [((), [Check.REPEATED]), ((1.25,), [])])
 def test_a_release_that_the_store_did_not_answer_may_be_one_of_which_it_never_heard(
-    answered: float | None, found: list[Check]
+    unheard: Sequence[float], found: list[Check]
 ) -> None:
-    leave = Leave(Claim("first", "a:0:0", "nonce", ttl=1), Outcome.DONE)
     again = [*CLEAN.seen, *seen("a", 4, 5.0, 5.1, run="again")]
-    spoken = [Spoken(leave, 1.25, answered, Reply(Left(carried=True)))]
-    assert checks(seen=again, spoken=spoken) == found
+    releases = [Struck(Kind.LOSE_REPLIES, at, at) for at in unheard]
+    assert checks(seen=again, unheard=releases) == found

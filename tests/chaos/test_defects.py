@@ -49,15 +49,14 @@ def test_a_store_with_a_defect_is_caught(
     for seed in range(ROUNDS):
         figures = played(tmp_path, store, seed, kinds, pace, patience=10.0)
         found |= {violation.check for violation in figures.violations}
-        if {check, Check.REPLAYED} <= found:
+        if check in found:
             return
-    pytest.fail(f"that {check} was not seen to be broken, and replayed, only {found}")
+    pytest.fail(f"that {check} was not seen to be broken, only {found}")
 
 
 #: Features, each with what is seen to be broken of it, and how that is told.
 BROKEN = [
     ("readers", Check.OVERLAP, "reads book"),
-    ("readers", Check.UNTRUE, "book: "),
     ("parents", Check.OVERLAP, "reads tree"),
     ("reserved retries", Check.RESERVED, "its retry"),
     ("cooldown", Check.COOLED, "on cooling"),
@@ -93,12 +92,12 @@ def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
 
 @pytest.mark.planted
 def test_a_store_that_takes_a_turn_as_it_stands_still_is_caught(tmp_path: Path) -> None:
-    (key,) = FEATURES["ordered"]
-    many = [replace(key, name=f"published {n}") for n in range(12)]  # of each few ask just then
+    (key,) = FEATURES["queue"]  # of an ordered task the store has the message all the time
+    many = [replace(key, name=f"queued {n}", weight=1) for n in range(12)]  # few ask just then
     store, kinds = defects.LetsOthersOvertake, (Kind.PAUSE_STORE,)
     for seed in range(ROUNDS):
         found = played(tmp_path, store, seed, kinds, pace=1.0, patience=30.0, keys=many)
-        if {Check.ORDER, Check.REPLAYED} <= {violation.check for violation in found.violations}:
+        if Check.ORDER in {violation.check for violation in found.violations}:
             return
     pytest.fail("nobody was seen to be passed over")
 

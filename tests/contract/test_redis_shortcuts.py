@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.core.operations import Enter, Leave
 from celery_dlock.core.state import Busy, Mode, Outcome, Park, Run, WaitMode
-from celery_dlock.stores.redis import scripts as redis_scripts
-from celery_dlock.stores.redis.scripts import Script
+from celery_dlock.stores.redis.scripts import BY_OPERATION, Script
 from celery_dlock.testing.contract.words import DAY, QUEUE, claim, running
 from tests.contract.redis_store import store_on
 from tests.services.redis import RedisServer
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.server("redis")
 
 
 def take_the_rules_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ENTER", "LEAVE"):
-        text = getattr(redis_scripts, name).text
+    for kind in (Enter, Leave):
+        text = BY_OPERATION[kind].text
         shortcuts = text[: text.index("-- How one lock key lies in Redis")]
-        monkeypatch.setattr(redis_scripts, name, Script.with_text(shortcuts))
+        monkeypatch.setitem(BY_OPERATION, kind, Script.with_text(shortcuts))
 
 
 @pytest.mark.parametrize("mode", Mode)
