@@ -100,8 +100,8 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
 
         revoked = send("queues")
         ask(revoked, State.WAITING, "Parked")
-        (message,) = actions.find(lab.app, [revoked.id])
-        assert actions.cancel(lab.app, message)
+        (cancel,) = actions.cancels(lab.app, revoked.id)
+        assert cancel.carry_out("somebody")
         gone = ask(revoked, State.REVOKED, "Revoked")
         assert f"was revoked while it waited for {KEY!r}" in gone.sentences[0]
 

@@ -347,7 +347,7 @@ def test_an_order_about_a_key_that_cannot_be_read_says_so(
 
     assert refused.status_code == 409
     assert "<h1>Nothing was done</h1>" in refused.text
-    assert "cannot read this key" in refused.text
+    assert "cannot read order:2" in refused.text
 
 
 @pytest.mark.parametrize("years", [-1, 1])
