@@ -98,7 +98,7 @@ def release(key: str, holder: Held, *, app: Any = None) -> bool:
 def end_cooldown(key: str, *, app: Any = None) -> bool:
     """Open the slots of *key* that are cooling down; ``False`` if there are none."""
     app = app or current_app
-    return _done(lambda: actions.end_cooldowns(app, as_stored(app, key)))
+    return _done(lambda: [actions.end_cooldown(app, as_stored(app, key))])
 
 
 def cancel(task_id: str, *, app: Any = None) -> bool:

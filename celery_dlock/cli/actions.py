@@ -122,7 +122,8 @@ def release(
     details = KeyDetails.of(app, as_stored(app, key))
     key, line = details.line.key, readable(details.line)
     if cooldown:
-        chosen = actions.end_cooldowns(app, key)
+        is_closed = line.opens(details.now) is not None
+        chosen = [actions.end_cooldown(app, key)] if is_closed else []
         none = f"{shown(key)} is not cooling down"
     else:
         holders = _chosen(line, token, owner)

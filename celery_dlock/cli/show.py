@@ -31,7 +31,6 @@ from celery_dlock.cli.output import (
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
-from celery_dlock.ops import actions
 from celery_dlock.ops.event_text import Clock, describe, lasting
 from celery_dlock.ops.explain import Answer, State, explain
 from celery_dlock.ops.explain_key import KeyAnswer, explain_key
@@ -345,7 +344,7 @@ def _is_known(answer: KeyAnswer) -> bool:
 def _is_task(app: Any, what: str, *, unavailable: str) -> bool:
     """Whether its message waits, or something has happened to it. Spares an *unavailable* store."""
     try:
-        waits = not unavailable and bool(actions.waiting(app, what))
+        waits = not unavailable and bool(runtime(app).existing_store().parked([what]))
         return waits or bool(_events(app, what))
     except BackendUnavailable:
         return False

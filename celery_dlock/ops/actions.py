@@ -7,14 +7,14 @@ from typing import Any
 
 from celery_dlock.beat.leader import Status
 from celery_dlock.core.operations import Cancel, Leave, OpenSlot
-from celery_dlock.core.state import Claim, Cooling, Left, Mode, Outcome, task_id_of
+from celery_dlock.core.state import Claim, Left, Mode, Outcome, task_id_of
 from celery_dlock.ops import unique
 from celery_dlock.ops.action import Action, NotSoAnyMore, apply, check_no_beat, readable
 from celery_dlock.ops.dead_letters import discard, replay
 from celery_dlock.ops.event_text import lasting
 from celery_dlock.ops.facts import look_through
 from celery_dlock.ops.holds import end_hold, hold
-from celery_dlock.ops.overview import Held, KeyDetails, instant
+from celery_dlock.ops.overview import Held, instant
 from celery_dlock.ops.plain_text import one_line, shown
 from celery_dlock.runtime import runtime
 
@@ -72,73 +72,56 @@ def who_holds(holder: Held) -> str:
     return f"{shown(holder.task_id)} ({', '.join([*about, token])})"
 
 
-def end_cooldowns(app: Any, key: str) -> list[Action]:
-    """Let all slots of *key* that are cooling down open now."""
+def end_cooldown(app: Any, key: str, slots: str = "") -> Action:
+    """Open the *slots* of *key* that are cooling down, by default all of them; wake who waits."""
     details = readable(app, key)
-    cooling = (slot for slot in details.line.cooling if instant(slot.until) > details.now)
-    return [_end_cooldown(app, details, slot) for slot in cooling]
-
-
-def end_cooldown(app: Any, key: str, slot: str) -> Action:
-    """Let the *slot* that is cooling down open now; who waits is woken."""
-    for action in end_cooldowns(app, key):
-        if action.names["slot"] == slot:
-            return action
-    raise NotSoAnyMore(f"Nothing was done: {shown(key)} does not cool down any more")
-
-
-def _end_cooldown(app: Any, details: KeyDetails, slot: Cooling) -> Action:
-    key, until = details.line.key, instant(slot.until)
+    until = {slot.name: instant(slot.until) for slot in details.line.cooling}
+    closed = [name for name in until if until[name] > details.now]
+    nothing = f"Nothing was done: {shown(key)} is not cooling down in this way"
+    if not closed or slots not in ("", " ".join(closed)):
+        raise NotSoAnyMore(nothing)
     what = "where a call is debounced" if details.line.debounces else "which is cooling down"
-    left = lasting((until - details.now).total_seconds())
+    left = lasting((until[closed[0]] - details.now).total_seconds())
     return Action(
         name="end_cooldown",
         title="Open the key",
-        names={"key": key, "slot": slot.name},
+        names={"key": key, "slots": " ".join(closed)},
         order=f"open {shown(key)}, {what} for another {left}",
-        facts={"key": key, "until": until},
+        facts={"key": key, "until": until[closed[0]]},
         consequences=("The next task gets the key now.",),
         done=f"{shown(key)} is open",
-        nothing=f"Nothing was done: {shown(key)} does not cool down any more",
-        do=lambda _: apply(app, OpenSlot(key, slot.name)),
+        nothing=nothing,
+        do=lambda _: sum(apply(app, OpenSlot(key, name)) for name in closed) > 0,
     )
 
 
 def cancels(app: Any, task_id: str) -> list[Action]:
-    """End the unique claims of a task, and its messages that wait in the store."""
-    claims = unique.living(runtime(app).existing_store(), task_id=task_id)
-    ended = [end_claim(app, claim.claim, task_id) for claim in claims]
-    return ended + [_cancel(app, *message) for message in waiting(app, task_id)]
+    """End the unique claims of a task, and its messages that wait in the store.
 
-
-def waiting(app: Any, task_id: str) -> list[tuple[str, str, bool]]:
-    """The keys and whole identities of the messages of a task that wait, or were woken.
-
-    If the store has none they are those of the keys that are reserved for it, among the first ten
-    thousand in use, and the third value is ``True``: the message is elsewhere.
+    If the store has none, the keys that are reserved for it, among the first ten thousand in use,
+    are released.
     """
     store = runtime(app).existing_store()
+    claims = unique.living(store, task_id=task_id)
+    ended = [end_claim(app, claim.claim, task_id) for claim in claims]
     if parked := store.parked([task_id]):
-        return [(key, task, False) for key, task in parked]
+        return ended + [cancel(app, *message) for message in parked]
     states, _, _ = look_through(store, [task_id])
     turns = ((key, turn) for key, state in states.items() for turn in state.grants)
     reserved = ((key, turn.task) for key, turn in turns if turn.waits and not turn.parked)
-    return [(key, task, True) for key, task in reserved if task_id_of(task) == task_id]
+    return ended + [
+        cancel(app, key, task, is_elsewhere=True)
+        for key, task in reserved
+        if task_id_of(task) == task_id
+    ]
 
 
-def cancel(app: Any, key: str, task: str) -> Action:
+def cancel(app: Any, key: str, task: str, *, is_elsewhere: bool = False) -> Action:
     """Have the message of *task* end as revoked instead of waiting on.
 
-    A key that is reserved for what is elsewhere is free at once; the task ends when it comes.
+    A key that is reserved for what *is_elsewhere* is free at once; the task ends when it comes.
     """
     readable(app, key)
-    for message in waiting(app, task_id_of(task)):
-        if message[:2] == (key, task):
-            return _cancel(app, *message)
-    raise NotSoAnyMore(_no_longer_waits(key, task))
-
-
-def _cancel(app: Any, key: str, task: str, is_elsewhere: bool) -> Action:
     task_id = shown(task_id_of(task))
     done = f"{task_id} is woken and will end as revoked"
     if is_elsewhere:
@@ -151,13 +134,9 @@ def _cancel(app: Any, key: str, task: str, is_elsewhere: bool) -> Action:
         facts={"key": key, "task_id": task_id_of(task)},
         consequences=CANCELLED,
         done=done,
-        nothing=_no_longer_waits(key, task),
+        nothing=f"Nothing was done: {task_id} no longer waits for {shown(key)}",
         do=lambda _: apply(app, Cancel(key, task)),
     )
-
-
-def _no_longer_waits(key: str, task: str) -> str:
-    return f"Nothing was done: {shown(task_id_of(task))} no longer waits for {shown(key)}"
 
 
 def end_claim(app: Any, claim: str, task_id: str) -> Action:

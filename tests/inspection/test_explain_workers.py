@@ -136,4 +136,4 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         lab.app.tasks["queues"].apply_async(("dead",), task_id="deadly")
         dead = ask(lab.app.AsyncResult("deadly"), State.DEAD, "DeadLettered")
         assert f"{MAX_LOST_RUNS} of its runs were lost" in dead.sentences[0]
-        assert dead.sentences[1] == "`dlock replay deadly` sends it again"
+        assert dead.sentences[1] == "`dlock dead deadly --replay` sends it again"

@@ -97,7 +97,7 @@ def _asked(client: Visitor, address: str) -> str:
 def test_what_nobody_can_mean_is_refused(
     app: Celery, operator: Visitor, key: str, lasts: str, because: str
 ) -> None:
-    answer = send(operator, f"/hold?key={key}", lasts=lasts, because=because)
+    answer = send(operator, f"/hold?key={key}", HOLD, lasts=lasts, because=because)
 
     assert answer.status_code == 400
     assert overview.line(app, key).hold is None

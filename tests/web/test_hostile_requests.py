@@ -44,7 +44,7 @@ NAMES = [
     "before",
     "said",
     "seal",
-    "slot",
+    "slots",
     "claim",
     "task_id",
     "token",

@@ -340,7 +340,7 @@ def test_an_order_about_a_key_that_cannot_be_read_says_so(
 ) -> None:
     hold(app, "order:2", "refund", "audit")
     address = f"/{act}?key=order:2&task=audit:0:0&owner=refund:0:0|nonce-refund"
-    secret = secret_in(operator, address)
+    secret = secret_in(operator, "/hold?key=order:2")
     spoil(tmp_path, "order:2")
 
     refused = operator.post(address, data={"secret": secret}, headers={"origin": AT})

@@ -83,7 +83,8 @@ def test_a_form_without_the_secret_of_its_session_does_nothing(
 def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, act: str) -> None:
     client = open_site(token=TOKEN)
     client.get("/sign-in", params={"token": TOKEN})
-    address = f"/{act}?key=order:42&owner=ship:0:0|nonce-ship&task=ship:0:0&was=x&slot=x&claim=x&task_id=x"
+    names = "owner=ship:0:0|nonce-ship&task=ship:0:0&was=x&slots=x&claim=x&task_id=x"
+    address = f"/{act}?key=order:42&{names}"
 
     assert client.get(address).status_code == 403
     assert client.post(address, data={"secret": "x"}, headers=OWN).status_code == 403
