@@ -346,8 +346,11 @@ def act(request: Request, name: str) -> Response:
     except NotSoAnyMore as exc:
         came_of_it, said = "there was nothing to do", str(exc)
     finally:
-        given = {**request.query_params, **form}
-        what = " ".join(f"{key}={given[key]!r}" for key in given if key != "secret")
+        given = {**form, **request.query_params}
+        _, *named = signature(actions.ACTIONS[name]).parameters
+        what = " ".join(
+            f"{each}={given[each]!r}" for each in named if each in given and each != "by"
+        )
         logger.warning("%s asked the page to %s %s: %s", _who(request), name, what, came_of_it)
     return _back(request, name, said)
 

@@ -13,7 +13,7 @@ from celery_dlock.core.operations import Discard
 from celery_dlock.core.state import Mode, Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops.action import Action, this_person
-from tests.cli.operator import Operator
+from tests.cli.operator import Operator, answers
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Action], object]) -> None:
@@ -180,6 +180,21 @@ def test_where_nothing_was_there_to_do_the_list_is_empty(desk: Operator, command
     assert (result.exit_code, json.loads(result.stdout)) == (1, {"actions": []})
     assert result.stderr.startswith("Error: ")
     assert desk.holders("order:42") == ["holder"]
+
+
+def test_of_many_the_first_are_named_in_one_question(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        desk.dead_letter(f"order:{number}", f"task-{number}")
+    asked = answers(monkeypatch, False)
+
+    result = desk.run("dead", "--all", "--discard")
+
+    named = "; ".join(f"discard task-{number} for order:{number}" for number in range(3))
+    assert asked == [f"D{named[1:]}; and 2 more?"]
+    assert result.output.count("Its message cannot be restored") == 1
+    assert (result.exit_code, len(desk.backend.dead())) == (1, 5)
 
 
 def test_what_was_done_is_told(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
