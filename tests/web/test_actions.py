@@ -100,3 +100,29 @@ def test_an_address_of_others_puts_no_words_on_a_page(operator: Visitor) -> None
         "/?said=forged&seal=",
     ):
         assert 'class="done"' not in said(operator, address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/release?key=held&owner=ship:0:0|nonce-of-before",
+        "/hold?key=closed&was=of-before",
+        "/end_hold?key=closed&was=of-before",
+        "/end_cooldown?key=cools&slots=of-before",
+        "/cancel?key=held&task=of-before:0:0",
+        f"/end_claim?claim={quote(CLAIM)}&task_id=of-before",
+        "/replay?key=again&task=of-before:0:0",
+        "/discard?key=gone&task=of-before:0:0",
+        "/step_down?owner=of-before",
+    ],
+)
+def test_what_was_not_shown_is_left_alone(app: Celery, operator: Visitor, address: str) -> None:
+    form = {"secret": secret_in(operator, "/hold?key=free"), "lasts": "900", "because": "why"}
+    backend, keys = runtime(app).backend, ["held", "closed", "cools", "again", "gone", BEAT]
+    before = backend.look(keys), backend.dead(), backend.swapped()
+
+    done = operator.post(address, data=form, headers={"origin": AT})
+
+    assert done.status_code == 303
+    assert 'class="done"' in said(operator, done.headers["location"])
+    assert (backend.look(keys), backend.dead(), backend.swapped()) == before
