@@ -47,6 +47,8 @@ def hold(
 ) -> Action:
     """Keep *key* closed for *lasts* seconds, for the person *by*, instead of the hold that *was*.
 
+    The page asks with the defaults what is to be filled in.
+
     Raises :exc:`~celery_dlock.ConfigurationError` for what nobody can mean.
     """
     lasts = duration("lasts", lasts)

@@ -119,6 +119,7 @@ class Visitors:
             await self._let_in(request)
             said = request.query_params.get("said", "")
             is_ours = _equal(seal(request, said), request.query_params.get("seal", ""))
+            is_ours = is_ours and request.cookies.get(cookie(request), "") != ""
             request.state.dlock_said = said if is_ours else ""
             return await run_in_threadpool(page, request)
 

@@ -340,7 +340,7 @@ def act(request: Request, name: str) -> Response:
     try:
         action = _found(request, name, form)
         came_of_it = "it is not known whether it was done"
-        done = action.carry_out(_who(request))
+        done = action.carry_out(_who(request)[:LONGEST_NAME])
         came_of_it = "done" if done else "there was nothing to do"
         said = action.done if done else action.nothing
     except NotSoAnyMore as exc:
@@ -370,7 +370,7 @@ def _found(request: Request, name: str, form: Mapping[str, str] | None = None) -
         action = find(**names)
         if form is not None and action.fields:
             filled_in = {field.name: field.read(form) for field in action.fields}
-            action = find(**names, **filled_in, by=_who(request))
+            action = find(**names, **filled_in, by=_who(request)[:LONGEST_NAME])
     except ConfigurationError as exc:
         raise HTTPException(400, str(exc)) from exc
     except UnreadableKey as exc:
@@ -395,5 +395,4 @@ def _who(request: Request) -> str:
     user = request.scope.get("user")
     name = str(getattr(user, "display_name", user) or "")
     session = sha256(request.cookies.get(cookie(request), "").encode()).hexdigest()[:8]
-    who = f"{name!r} at {host!r}" if name else f"session {session} at {host!r}"
-    return who[:LONGEST_NAME]
+    return f"{name!r} at {host!r}" if name else f"session {session} at {host!r}"

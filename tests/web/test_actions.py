@@ -14,7 +14,8 @@ from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.ops.actions import ACTIONS
 from celery_dlock.runtime import runtime
-from tests.web.conftest import AT, dead_lettered, hold, said, secret_in
+from celery_dlock.web import auth
+from tests.web.conftest import AT, Open, dead_lettered, hold, said, secret_in
 from tests.web.visitor import Visitor
 
 pytestmark = pytest.mark.once
@@ -84,6 +85,12 @@ def test_the_pages_lead_there(operator: Visitor) -> None:
         *re.findall(r'href="/([a-z_]+)\?', said(operator, "/unique")),
     }
     assert set(ACTIONS) <= linked
+
+
+def test_who_has_no_session_is_shown_no_words_either(open_site: Open) -> None:
+    seal = auth._sign(auth.form_secret("").encode(), "said forged")
+
+    assert 'class="done"' not in said(open_site(), f"/dead?said=forged&seal={seal}")
 
 
 def test_an_address_of_others_puts_no_words_on_a_page(operator: Visitor) -> None:
