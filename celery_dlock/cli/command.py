@@ -20,10 +20,10 @@ from typing import Any
 import click
 from celery.app.utils import find_app
 
-from celery_dlock.cli.output import one_line, shown
 from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import ConfigurationError, DLockError
 from celery_dlock.ops.overview import Line, names_in_use
+from celery_dlock.ops.plain_text import one_line, shown
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import Trait
 

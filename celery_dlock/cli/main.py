@@ -12,20 +12,16 @@ import click
 
 #: Where each command is, which is a function of the same name.
 COMMANDS: Mapping[str, str] = {
-    "beat": "celery_dlock.cli.actions",
+    "beat": "celery_dlock.cli.beat",
     "cancel": "celery_dlock.cli.actions",
-    "dead": "celery_dlock.cli.show",
-    "discard": "celery_dlock.cli.actions",
+    "dead": "celery_dlock.cli.dead",
     "doctor": "celery_dlock.cli.doctor",
-    "hold": "celery_dlock.cli.hold",
+    "hold": "celery_dlock.cli.actions",
     "init": "celery_dlock.cli.init",
     "ls": "celery_dlock.cli.show",
     "metrics": "celery_dlock.cli.serve",
     "release": "celery_dlock.cli.actions",
-    "replay": "celery_dlock.cli.actions",
     "show": "celery_dlock.cli.show",
-    "top": "celery_dlock.cli.show",
-    "waiting": "celery_dlock.cli.show",
     "web": "celery_dlock.cli.serve",
 }
 

@@ -24,35 +24,13 @@ from rich.text import Text
 
 from celery_dlock.core.state import Mode
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, Line, OnHold, instant
-
-#: As a shell writes them between ``$'`` and ``'``.
-_QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def shown(text: str) -> str:
-    """*text* as it is where that can do no harm, else in the quotes ``$'…'`` of a shell."""
-    plain = text.isprintable() and text == text.strip() and not text.startswith("$'")
-    if plain and text:
-        return text
-    quoted = (_QUOTED.get(char) or one_line(char) for char in text)
-    return f"$'{''.join(quoted)}'"
-
-
-def one_line(text: str) -> str:
-    """*text* with all that is not printable written out; for sentences that name keys."""
-    return "".join(char if char.isprintable() else _escaped(ord(char)) for char in text)
+from celery_dlock.ops.overview import Held, Line, instant
+from celery_dlock.ops.plain_text import shown
 
 
 def as_json(value: Any) -> str:
     """*value* for programs, in printable ASCII, which a terminal may have to show all the same."""
     return json.dumps(value, indent=2, default=lambda at: at.astimezone(UTC).isoformat())
-
-
-def _escaped(code: int) -> str:
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 #: Wider than any table: what is piped is cut by nobody.
@@ -147,23 +125,12 @@ def plain_line(line: Line, now: datetime) -> dict[str, Any]:
         "woken": list(line.woken),
         "reserved": list(line.reserved),
         "cooling": [at for slot in line.cooling if (at := instant(slot.until)) > now],
-        "hold": plain_hold(line.on_hold(now)),
+        "hold": (hold := line.on_hold(now)) and asdict(hold),
         "waiting": line.waiting,
         "more_wait": line.more_wait,
         "oldest": line.oldest,
         "unreadable": line.unreadable or None,
     }
-
-
-def closed_for(hold: OnHold, now: datetime) -> str:
-    """For how long a person keeps a key closed, who that is, and why."""
-    left = lasting((hold.until - now).total_seconds())
-    return f"on hold for {left} more, by {one_line(hold.who)}"
-
-
-def plain_hold(hold: OnHold | None) -> dict[str, Any] | None:
-    """What a person has put a key on."""
-    return None if hold is None else asdict(hold)
 
 
 def plain_holder(held: Held, now: datetime) -> dict[str, Any]:

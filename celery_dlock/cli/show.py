@@ -1,5 +1,5 @@
-"""``dlock ls``, ``top``, ``waiting``, ``dead`` and ``show``: what is locked, who waits and what is
-dead, how a key stands, and why a task did not run.
+"""``dlock ls`` and ``show``: what is locked and who waits, how a key stands, and why a task did not
+run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -17,37 +18,31 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from celery_dlock.cli.command import Command, Option, app_of, for_programs, keys, limit, readable
+from celery_dlock.cli.command import Command, app_of, for_programs, keys, limit
 from celery_dlock.cli.output import (
     as_json,
     left,
     name,
-    one_line,
     plain_line,
     put,
     screen,
-    shown,
     table,
 )
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
-from celery_dlock.ops import actions
-from celery_dlock.ops.actions import DeadLetterList
 from celery_dlock.ops.event_text import Clock, describe, lasting
 from celery_dlock.ops.explain import Answer, State, explain
 from celery_dlock.ops.explain_key import KeyAnswer, explain_key
 from celery_dlock.ops.overview import (
     Held,
-    KeyDetails,
     Line,
     MessageFacts,
     OnHold,
     QueueEntry,
-    as_stored,
-    messages_of,
     messages_of_heads,
 )
+from celery_dlock.ops.plain_text import one_line, shown
 from celery_dlock.ops.unique import ALL_CLAIMS, Living, living
 from celery_dlock.ops.urgent import Selection, most_urgent
 from celery_dlock.runtime import runtime
@@ -56,34 +51,47 @@ from celery_dlock.runtime import runtime
 HOLDING = ("TASK", "HOLDER", "WORKER", ">>HELD FOR", ">>LEASE LEFT")
 COLUMNS = ("KEY", *HOLDING, ">WAITING", ">>OLDEST WAIT")
 
-#: Lines of the screen that are no keys; and the keys that are shown where there is no screen.
-AROUND, PIPED = 5, 50
+#: Lines of the screen that are no keys.
+AROUND = 5
 
-_match: Option = click.option(
-    "--match", default="", metavar="TEXT", help="Only keys with TEXT in their name."
-)
-_waiting: Option = click.option("--waiting", is_flag=True, help="Only keys with waiting tasks.")
+EVERY = "Seconds between two looks of --watch, by default one."
 
 
 @click.command(
     cls=Command, short_help="List the keys that are held or waited for, and the unique tasks."
 )
-@_match
-@_waiting
+@click.option("--match", default="", metavar="TEXT", help="Only keys with TEXT in their name.")
+@click.option("--waiting", is_flag=True, help="Only keys with waiting tasks.")
 @limit(100)
 @click.option("--all", "all_", is_flag=True, help="Show all of them.")
+@click.option("--watch", is_flag=True, help="Show the keys again and again until Ctrl-C.")
+@click.option("--every", default=1.0, type=click.FloatRange(0.1), metavar="S", help=EVERY)
 @for_programs
 @click.pass_context
 def ls(
-    ctx: click.Context, *, match: str, waiting: bool, limit: int, all_: bool, for_programs: bool
+    ctx: click.Context,
+    *,
+    match: str,
+    waiting: bool,
+    limit: int,
+    all_: bool,
+    watch: bool,
+    every: float,
+    for_programs: bool,
 ) -> None:
     """List the keys that are held or waited for, and the unique tasks that live.
 
     Keys whose tasks have waited longest come first, then those held longest. A key that cannot be
     read, or that a person has put on hold, comes before them. The lock of beat is not among them:
     `dlock beat` shows it.
+
+    With --watch as many keys are shown as there is room for, every S seconds or less often if that
+    takes longer. Without a terminal they are printed once. Each look reads all keys in use.
     """
-    app = app_of(ctx)
+    app, console = app_of(ctx), screen(ctx)
+    if watch and console.is_terminal and not for_programs:
+        _watch(console, partial(most_urgent, app, match=match, waiting=waiting), every)
+        return
     selection = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
     most = ALL_CLAIMS if all_ else limit
     unique = [] if waiting else living(runtime(app).existing_store(), most, match=match)
@@ -197,31 +205,6 @@ def holding(held: Held, count: int, now: datetime) -> list[str | Text]:
     ]
 
 
-@click.command(cls=Command, short_help="Watch the keys that are held or waited for.")
-@click.option("--every", default=1.0, show_default=True, type=click.FloatRange(0.1), metavar="S")
-@_match
-@_waiting
-@click.pass_context
-def top(ctx: click.Context, *, every: float, match: str, waiting: bool) -> None:
-    """Watch the keys until Ctrl-C.
-
-    The list is refreshed every S seconds, or less often if that takes longer. Without a terminal
-    it is printed once.
-
-    Keys whose tasks have waited longest come first, then those held longest. Each refresh reads
-    all keys in use.
-    """
-    app, console = app_of(ctx), screen(ctx)
-
-    def look(limit: int) -> Selection:
-        return most_urgent(app, limit, match=match, waiting=waiting)
-
-    if console.is_terminal:
-        _watch(console, look, every)
-    else:
-        put(ctx, _shown(look(PIPED)))
-
-
 def _watch(console: Console, look: Any, every: float) -> None:
     """Show what *look* finds until somebody says that it is enough."""
     last: RenderableType = ""
@@ -253,44 +236,10 @@ def _now() -> str:
     return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
-@click.command(cls=Command, short_help="Show the tasks that wait for a key.")
-@click.argument("key", shell_complete=keys)
-@limit(30)
-@for_programs
-@click.pass_context
-def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> None:
-    """Show the tasks that wait for KEY.
-
-    They are in the order of their turns. Exits with 1 if there are none.
-    """
-    app = app_of(ctx)
-    key = as_stored(app, key)
-    details = KeyDetails.of(app, key, limit)
-    readable(details.line)
-    total = len(details.queue) + details.behind
-    more = "+" if details.line.more_wait else ""
-    facts = messages_of(app, key, details.queue)
-    if for_programs:
-        tasks = [_plain_entry(entry, facts.get(entry.task)) for entry in details.queue]
-        click.echo(as_json({"key": key, "total": total, "waiting": tasks}))
-    elif details.queue:
-        put(ctx, queue_table(details.queue, details.now, facts))
-        for entry in details.queue:
-            if entry.task in facts and (broker := facts[entry.task].broker):
-                sentence = f"{shown(entry.task_id)} belongs to the broker {shown(broker)}"
-                click.echo(sentence, err=True)
-            if entry.task in facts and facts[entry.task].of_chain:
-                click.echo(shown(facts[entry.task].sentence), err=True)
-        if details.behind:
-            click.echo(f"{len(details.queue)} of {total}{more}: --limit shows more", err=True)
-    else:
-        click.echo(f"nobody waits for {shown(key)}")
-    ctx.exit(0 if total else 1)
-
-
-def _plain_entry(entry: QueueEntry, facts: MessageFacts | None) -> dict[str, Any]:
-    name = facts.name if facts else ""
-    return {**asdict(entry), "name": name or None, **_plain_message(facts)}
+def _plain_entry(entry: QueueEntry, messages: Mapping[str, MessageFacts]) -> dict[str, Any]:
+    message = messages.get(entry.task)
+    name = message.name if message else ""
+    return {**asdict(entry), "name": name or None, **_plain_message(message)}
 
 
 def _plain_message(facts: MessageFacts | None) -> dict[str, Any]:
@@ -337,65 +286,33 @@ def _state(entry: QueueEntry, now: datetime) -> str:
     return "" if left > 0 else f"has not asked for {lasting(-left)}"
 
 
-@click.command(cls=Command, short_help="List the dead letters: messages that could not be run.")
-@limit(100, most=actions.ALL_DEAD - 1)
-@click.option("--args", "arguments", is_flag=True, help="Show the arguments, which may be secret.")
-@for_programs
-@click.pass_context
-def dead(ctx: click.Context, *, limit: int, arguments: bool, for_programs: bool) -> None:
-    """List the dead letters: messages that could not be run.
-
-    The oldest come first.
-    """
-    letters = DeadLetterList.of(app_of(ctx), limit)
-    if for_programs:
-        plain_letters = [asdict(letter) for letter in letters.letters]
-        if not arguments:
-            for letter in plain_letters:
-                del letter["arguments"]
-        click.echo(as_json({"more": letters.more, "dead": plain_letters}))
-    elif letters.letters:
-        put(ctx, _table(letters, arguments=arguments))
-        if letters.more:
-            click.echo(f"{limit} are shown, and there are more: --limit", err=True)
-    else:
-        click.echo("there are no dead letters")
-
-
-def _table(letters: DeadLetterList, *, arguments: bool) -> Table:
-    columns = ["KEY", "TASK ID", "TASK", "CAUSE", ">>DEAD FOR", ">BYTES"]
-    rows = [
-        [
-            name(letter.key),
-            name(letter.task_id),
-            "?" if letter.name is None else name(letter.name),
-            letter.cause.value,
-            lasting((letters.now - letter.since).total_seconds()),
-            str(letter.size),
-            *(["?" if letter.arguments is None else name(letter.arguments)] if arguments else []),
-        ]
-        for letter in letters.letters
-    ]
-    return table(*columns, *(["ARGUMENTS"] if arguments else []), rows=rows)
-
-
 @click.command(cls=Command, short_help="Show the state of a key, or why a task did not run.")
 @click.argument("what", metavar="KEY|TASK_ID", shell_complete=keys)
 @click.option("--key", "as_key", is_flag=True, help="KEY|TASK_ID is a key.")
 @click.option("--task", "as_task", is_flag=True, help="KEY|TASK_ID is a task id.")
+@limit(30)
 @for_programs
 @click.pass_context
-def show(ctx: click.Context, *, what: str, as_key: bool, as_task: bool, for_programs: bool) -> None:
+def show(
+    ctx: click.Context,
+    *,
+    what: str,
+    as_key: bool,
+    as_task: bool,
+    limit: int,
+    for_programs: bool,
+) -> None:
     """Show the state of a key, or why a task did not run.
 
-    With dlock_history its events are shown too.
+    The first N tasks that wait for a key are listed in the order of their turns. With dlock_history
+    its events are shown too.
 
     Exits with 1 if nothing is known of it.
     """
     if as_key and as_task:
         raise click.UsageError("give only one of --key and --task")
     app = app_of(ctx)
-    of_key = None if as_task else _of_key(app, what, sure=as_key)
+    of_key = None if as_task else _of_key(app, what, limit, sure=as_key)
     if of_key is not None and (as_key or _is_known(of_key)):
         if not as_key and _is_task(app, what, unavailable=of_key.unavailable):
             click.echo(f"{shown(what)} is also a task id: --task shows that", err=True)
@@ -409,10 +326,10 @@ def show(ctx: click.Context, *, what: str, as_key: bool, as_task: bool, for_prog
     ctx.exit(1 if unknown else 0)
 
 
-def _of_key(app: Any, what: str, *, sure: bool) -> KeyAnswer | None:
+def _of_key(app: Any, what: str, limit: int, *, sure: bool) -> KeyAnswer | None:
     """``None`` for what cannot be a key."""
     try:
-        return explain_key(app, what)
+        return explain_key(app, what, limit)
     except ConfigurationError:
         if sure:
             raise
@@ -427,7 +344,7 @@ def _is_known(answer: KeyAnswer) -> bool:
 def _is_task(app: Any, what: str, *, unavailable: str) -> bool:
     """Whether its message waits, or something has happened to it. Spares an *unavailable* store."""
     try:
-        waits = not unavailable and bool(actions.find(app, [what]))
+        waits = not unavailable and bool(runtime(app).existing_store().parked([what]))
         return waits or bool(_events(app, what))
     except BackendUnavailable:
         return False
@@ -444,8 +361,11 @@ def _events(app: Any, task_id: str) -> Sequence[HistoryEntry]:
 def _put_key(ctx: click.Context, app: Any, answer: KeyAnswer) -> None:
     put(ctx, Text("key ") + name(answer.key, "bold"), *_sentences(answer.sentences))
     if answer.queue:
-        facts = messages_of(app, answer.key, answer.queue)
-        put(ctx, "", queue_table(answer.queue, answer.now, facts))
+        put(ctx, "", queue_table(answer.queue, answer.now, answer.messages))
+    if answer.behind:
+        more = "+" if answer.line and answer.line.more_wait else ""
+        of_all = f"{len(answer.queue)} of {len(answer.queue) + answer.behind}{more}"
+        click.echo(f"{of_all} that wait: --limit shows more", err=True)
     if answer.entries:
         put(ctx, "", _timeline(answer.entries, Clock.of(app)))
 
@@ -476,7 +396,8 @@ def _plain_key(answer: KeyAnswer) -> dict[str, Any]:
         "kind": "key",
         "key": answer.key,
         "line": answer.line and plain_line(answer.line, answer.now),
-        "queue": list(map(asdict, answer.queue)),
+        "total": len(answer.queue) + answer.behind,
+        "queue": [_plain_entry(entry, answer.messages) for entry in answer.queue],
         "sentences": answer.sentences,
         "events": list(map(asdict, answer.entries)),
     }

@@ -237,13 +237,14 @@ class UniqueClaims:
 
         self._change(name, task_id, rule, ttl, expected)
 
-    def forget(self, name: str, task_id: str) -> None:
-        """Delete the claim of that task, also if its period is not over."""
+    def forget(self, name: str, task_id: str) -> bool:
+        """Delete the claim of that task, also if its period is not over; whether it had one."""
 
-        def rule(stored: UniqueClaim | None, _: Lives) -> tuple[UniqueClaim | None, None]:
-            return None if stored is None or stored.task_id == task_id else stored, None
+        def rule(stored: UniqueClaim | None, _: Lives) -> tuple[UniqueClaim | None, bool]:
+            is_its_own = stored is not None and stored.task_id == task_id
+            return None if is_its_own else stored, is_its_own
 
-        self._change(name, task_id, rule, SECOND, None)
+        return self._change(name, task_id, rule, SECOND, None)[1]
 
     def _change(
         self, name: str, task_id: str, rule: Rule[T], ttl: float, expected: bytes | None

@@ -1,35 +1,26 @@
-"""What people do to locks by hand, and the dead messages that they are shown for it.
-
-An action names what was shown, and touches nothing else: a key that went to another holder since it
-was looked at is left alone. Whoever is woken by it is woken by the process that did it, as with
-any operation. Nothing of a message is unpickled, whatever it says that it is.
-"""
+"""What people do to locks by hand, and how the page finds each action by what its form names."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from celery_dlock.core.events import Discarded, Subject
-from celery_dlock.core.operations import Cancel, Discard, Leave, OpenSlot, Operation, Replay
-from celery_dlock.core.state import Cause, Claim, Cooling, Left, Outcome, task_id_of
-from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.beat.leader import Status
+from celery_dlock.core.operations import Cancel, Leave, OpenSlot
+from celery_dlock.core.state import Claim, Left, Mode, Outcome, task_id_of
 from celery_dlock.ops import unique
+from celery_dlock.ops.action import Action, NotSoAnyMore, apply, check_no_beat, readable
+from celery_dlock.ops.dead_letters import discard, replay
+from celery_dlock.ops.event_text import lasting
 from celery_dlock.ops.facts import look_through
-from celery_dlock.ops.overview import Held, instant, time_of
+from celery_dlock.ops.holds import end_hold, hold
+from celery_dlock.ops.overview import Held, instant
+from celery_dlock.ops.plain_text import one_line, shown
 from celery_dlock.runtime import runtime
-from celery_dlock.stores.base import DeadMessage, LockBackend
-
-V = TypeVar("V")
-
-logger = logging.getLogger("celery_dlock")
 
 #: What becomes of a holder whose key is released.
-CONSEQUENCES = (
+RELEASED = (
+    "The key is free for the next task, as if this lease had expired now.",
     "A running body goes on until its next renewal, at most a third of its ttl from now. Then its "
     'lease is lost; with on_lost="abort" the body is aborted.',
     "Its fenced writes are refused from the next holder's first fenced write on.",
@@ -37,245 +28,164 @@ CONSEQUENCES = (
     "If the store keeps its message (keep=True) the task runs again, and this run counts as lost.",
 )
 
-#: So many dead letters are replayed by one command.
-ALL_DEAD = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """The message of one task in the queue of one key; ``task`` is its whole identity.
-
-    ``name`` is its task's, where that is known. It ``is_elsewhere`` if the key is only reserved for
-    the task.
-    """
-
-    key: str
-    task: str
-    name: str = field(default="", compare=False)
-    is_elsewhere: bool = field(default=False, compare=False)
-
-    @property
-    def task_id(self) -> str:
-        return task_id_of(self.task)
-
-
-def carry_out(app: Any, operation: Operation[V]) -> V:
-    """Apply *operation*, and publish the messages that it wakes; its verdict.
-
-    Raises :exc:`~celery_dlock.BackendUnavailable`; whether it was applied is then unknown.
-    """
-    locks = runtime(app)
-    reply = locks.existing_store().apply(operation)
-    locks.wake(reply.wakes)
-    return reply.verdict
-
-
-def release(app: Any, key: str, holder: Held) -> bool:
-    """Take *key* from *holder*, as if its lease had expired now; ``False`` if it had it no more.
-
-    A body that still runs learns of it with its next renewal, a third of the lease from now at the
-    latest: its lease is lost, and its writes are refused where they are fenced. If the store keeps
-    its message it runs again, and the run counts as lost.
-
-    Raises :exc:`~celery_dlock.BackendUnavailable`; whether it was released is then unknown.
-    """
-    task, _, nonce = holder.owner.rpartition("|")
-    # What a person takes away does not cool down: who is next may be what it was taken for.
-    claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit, begun=False)
-    if not isinstance(carry_out(app, Leave(claim, Outcome.ABANDONED)), Left):
-        return False
-    had_it = (holder.name, holder.task_id, holder.where)
-    logger.info("%r was released by an operator; %s[%s] on %s held it", key, *had_it)
-    return True
-
-
-def open_now(app: Any, key: str, cooling: Sequence[Cooling]) -> None:
-    """Let the slots of *key* that are *cooling* down open now; who waits is woken.
-
-    Raises :exc:`~celery_dlock.BackendUnavailable`; whether they are open is then unknown.
-    """
-    for slot in cooling:
-        carry_out(app, OpenSlot(key, slot.name))
-
-
-def find(app: Any, task_ids: Collection[str]) -> list[Message]:
-    """The messages that wait, or were woken, under any of these ids; if the store has none, the
-    keys that are reserved for them, among the first ten thousand in use.
-    """
-    store = runtime(app).existing_store()
-    found = [Message(*pair) for pair in store.parked(task_ids)]
-    return found or _reserved(store, task_ids)
-
-
-def _reserved(store: LockBackend, task_ids: Collection[str]) -> list[Message]:
-    states, _, _ = look_through(store, task_ids)
-    return [
-        Message(key, turn.task, is_elsewhere=True)
-        for key, state in states.items()
-        for turn in state.grants
-        if turn.waits and not turn.parked and task_id_of(turn.task) in task_ids
-    ]
-
-
-def cancel(app: Any, message: Message) -> bool:
-    """Have *message* end as revoked instead of waiting on; ``False`` if it waits no more.
-
-    A key that is reserved for what is elsewhere is free at once; the task ends when it comes.
-
-    What runs goes on, and a duplicate that is on its way from the broker still comes.
-    """
-    return carry_out(app, Cancel(message.key, message.task))
-
-
-def broadcasts(app: Any) -> bool:
-    """Whether the broker broadcasts: else ``revoke()`` and all remote control reach no worker."""
-    with app.connection_for_write() as connection:
-        by_option = connection.transport_options.get("supports_fanout")  # of Amazon SQS
-        return bool(by_option) or "fanout" in connection.transport.implements.exchange_type
-
-
-def dead_under(app: Any, task_id: str | None) -> list[Message]:
-    """The dead messages of one task, or the first ten thousand of all."""
-    backend = runtime(app).existing_store()
-    letters = backend.dead(ALL_DEAD) if task_id is None else backend.dead_of([task_id])
-    entries = map(DeadLetterEntry.of, letters)
-    return [Message(entry.key, entry.task, entry.name or "") for entry in entries]
-
-
-def expired(app: Any, messages: Collection[Message]) -> set[Message]:
-    """Those dead *messages* that a worker would discard, and the store forget: to replay one of
-    them loses it.
-    """
-    letters = runtime(app).existing_store().dead_of({message.task_id for message in messages})
-    bodies = {Message(letter.key, letter.dead.task): letter.message for letter in letters}
-    return {
-        message
-        for message in messages
-        if message in bodies and _has_expired(message, bodies[message])
-    }
-
-
-def _has_expired(of: Message, message: bytes) -> bool:
-    try:
-        entry = ParkedMessage.decode(of.key, of.task, message)
-        expires = datetime.fromisoformat(entry.headers["expires"])
-    except (Undecodable, OfAnotherVersion, LookupError, TypeError, ValueError):
-        return False
-    return (expires if expires.tzinfo else expires.replace(tzinfo=UTC)) < datetime.now(UTC)
-
-
-def replay(app: Any, message: Message) -> bool:
-    """Have a dead *message* wait for its key again; ``False`` if it is not dead, or has run since.
-
-    That it lost runs is forgotten.
-    """
-    return carry_out(app, Replay(message.key, message.task))
-
-
-#: What becomes of a task whose dead letter is discarded.
-DISCARDED = (
-    "It never runs, and a duplicate of its message is dropped. Its message cannot be restored.",
-    "Its result stays as it is: what waits for it, such as a chord, is not told.",
-    "If it is unique its unique claim ends, and the next call is published.",
+#: What becomes of a task that is cancelled.
+CANCELLED = (
+    "It ends as revoked, and its result says so.",
+    "If it runs already, it goes on. A duplicate that is still at the broker will come.",
 )
 
 
-def discard(app: Any, messages: Iterable[Message], by: str) -> Iterator[bool]:
-    """Forget dead *messages* for the person *by*; of each, ``False`` if it is not dead any more.
+def release(app: Any, key: str, owner: str) -> Action:
+    """Take *key* from its holder *owner*, as if its lease had expired now."""
+    check_no_beat(key)
+    nothing = f"Nothing was done: {shown(task_id_of(owner))} no longer holds {shown(key)}"
+    holders = {holder.owner: holder for holder in readable(app, key).line.holders}
+    if owner not in holders:
+        raise NotSoAnyMore(nothing)
+    holder = holders[owner]
 
-    Raises :exc:`~celery_dlock.BackendUnavailable`; whether the next one is discarded is then
-    unknown.
+    def do(_: str) -> bool:
+        task, _, nonce = owner.rpartition("|")
+        # What a person takes away does not cool down: who is next may be what it was taken for.
+        claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit, begun=False)
+        return isinstance(apply(app, Leave(claim, Outcome.ABANDONED)), Left)
+
+    about = {"task_id": holder.task_id, "task_name": holder.name, "worker": holder.where}
+    lease = {"token": holder.token or None, "since": holder.since, "expires": holder.expires}
+    return Action(
+        name="release",
+        title="Release the key",
+        names={"key": key, "owner": owner},
+        order=f"take {shown(key)} from task {shown(holder.task_id)}",
+        facts={"key": key, **about, "mode": holder.mode, **lease},
+        consequences=RELEASED,
+        done=f"{shown(key)} is released; {who_holds(holder)} had it",
+        nothing=nothing,
+        do=do,
+    )
+
+
+def who_holds(holder: Held) -> str:
+    """A holder for people: its task, where it runs, and its token."""
+    token = "reads" if holder.mode is Mode.SHARED else f"token {holder.token}"
+    about = [shown(text) for text in (holder.name, holder.where) if text]
+    return f"{shown(holder.task_id)} ({', '.join([*about, token])})"
+
+
+def end_cooldown(app: Any, key: str, slots: str = "") -> Action:
+    """Open the *slots* of *key* that are cooling down, by default all of them; wake who waits."""
+    details = readable(app, key)
+    until = {slot.name: instant(slot.until) for slot in details.line.cooling}
+    closed = [name for name in until if until[name] > details.now]
+    nothing = f"Nothing was done: {shown(key)} is not cooling down in this way"
+    if not closed or slots not in ("", " ".join(closed)):
+        raise NotSoAnyMore(nothing)
+    what = "where a call is debounced" if details.line.debounces else "which is cooling down"
+    left = lasting((until[closed[0]] - details.now).total_seconds())
+    return Action(
+        name="end_cooldown",
+        title="Open the key",
+        names={"key": key, "slots": " ".join(closed)},
+        order=f"open {shown(key)}, {what} for another {left}",
+        facts={"key": key, "until": until[closed[0]]},
+        consequences=("The next task gets the key now.",),
+        done=f"{shown(key)} is open",
+        nothing=nothing,
+        do=lambda _: sum(apply(app, OpenSlot(key, name)) for name in closed) > 0,
+    )
+
+
+def cancels(app: Any, task_id: str) -> list[Action]:
+    """End the unique claims of a task, and its messages that wait in the store.
+
+    If the store has none, the keys that are reserved for it, among the first ten thousand in use,
+    are released.
     """
-    locks = runtime(app)
-    claims: dict[str, list[unique.Living]] = {}
-    for claim in unique.living(locks.existing_store()):
-        claims.setdefault(claim.task_id, []).append(claim)
-    for message in messages:
-        discards = Discard(message.key, message.task, locks.done_ttl(queues=True))
-        was_dead = carry_out(app, discards)
-        if was_dead:
-            for claim in claims.get(message.task_id, ()):
-                unique.end(app, claim)
-            locks.sinks.emit(Discarded(Subject(message.task_id, message.name, ""), message.key, by))
-        yield was_dead
+    store = runtime(app).existing_store()
+    claims = unique.living(store, task_id=task_id)
+    ended = [end_claim(app, claim.claim, task_id) for claim in claims]
+    if parked := store.parked([task_id]):
+        return ended + [cancel(app, *message) for message in parked]
+    states, _, _ = look_through(store, [task_id])
+    turns = ((key, turn) for key, state in states.items() for turn in state.grants)
+    reserved = ((key, turn.task) for key, turn in turns if turn.waits and not turn.parked)
+    return ended + [
+        cancel(app, key, task, is_elsewhere=True)
+        for key, task in reserved
+        if task_id_of(task) == task_id
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterEntry:
-    """A dead message of ``size`` bytes; ``task`` is its whole identity.
+def cancel(app: Any, key: str, task: str, *, is_elsewhere: bool = False) -> Action:
+    """Have the message of *task* end as revoked instead of waiting on.
 
-    ``name`` of its task, ``arguments`` and ``broker`` are ``None`` where the envelope does not
-    tell. The arguments may be secret; a publisher can say with ``argsrepr`` how they are to be
-    shown.
+    A key that is reserved for what *is_elsewhere* is free at once; the task ends when it comes.
     """
-
-    key: str
-    task_id: str
-    task: str
-    name: str | None
-    arguments: str | None
-    broker: str | None
-    cause: Cause
-    since: datetime
-    size: int
-
-    @classmethod
-    def of(cls, letter: DeadMessage) -> Self:
-        name = arguments = broker = None
-        try:
-            entry = ParkedMessage.decode(letter.key, letter.dead.task, letter.message)
-        except (Undecodable, OfAnotherVersion):
-            pass
-        else:
-            name, arguments = _text(entry.headers.get("task")), _arguments(entry)
-            broker = _text(entry.broker)
-        dead = letter.dead
-        return cls(
-            letter.key,
-            task_id_of(dead.task),
-            dead.task,
-            name,
-            arguments,
-            broker,
-            dead.cause,
-            instant(dead.at),
-            len(letter.message),
-        )
+    readable(app, key)
+    task_id = shown(task_id_of(task))
+    done = f"{task_id} is woken and will end as revoked"
+    if is_elsewhere:
+        done = f"{shown(key)} is released; {task_id} ends as revoked when its message comes"
+    return Action(
+        name="cancel",
+        title="Cancel the task",
+        names={"key": key, "task": task},
+        order=f"cancel {task_id}, which waits for {shown(key)}",
+        facts={"key": key, "task_id": task_id_of(task)},
+        consequences=CANCELLED,
+        done=done,
+        nothing=f"Nothing was done: {task_id} no longer waits for {shown(key)}",
+        do=lambda _: apply(app, Cancel(key, task)),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterList:
-    """The first that are dead, those first that are dead longest, and whether there are *more*.
-
-    *now* is the store's, as are the instants.
-    """
-
-    letters: tuple[DeadLetterEntry, ...]
-    more: bool
-    now: datetime
-
-    @classmethod
-    def of(cls, app: Any, limit: int) -> Self:
-        """The first *limit*. Raises :exc:`~celery_dlock.BackendUnavailable`."""
-        backend = runtime(app).existing_store()
-        letters = backend.dead(limit + 1)
-        more = len(letters) > limit
-        return cls(tuple(map(DeadLetterEntry.of, letters[:limit])), more, time_of(backend))
+def end_claim(app: Any, claim: str, task_id: str) -> Action:
+    """End the unique claim of a task, as if the task had ended."""
+    return Action(
+        name="end_claim",
+        title="End the unique claim",
+        names={"claim": claim, "task_id": task_id},
+        order=f"end the unique claim of {shown(task_id)}, {shown(claim)}",
+        facts={"claim": claim, "task_id": task_id},
+        consequences=("The next call is published, also if this task has not ended.",),
+        done=f"the unique claim has ended: the next call of {shown(claim)} is published",
+        nothing=f"Nothing was done: {shown(task_id)} no longer has the unique claim {shown(claim)}",
+        do=lambda _: unique.end(app, claim, task_id),
+    )
 
 
-def _arguments(entry: ParkedMessage) -> str | None:
-    """As the publisher wants them shown; else as they are, if that can be read without danger."""
-    args, kwargs = (_text(entry.headers.get(name)) for name in ("argsrepr", "kwargsrepr"))
-    if args is not None or kwargs is not None:
-        return f"{args or '()'} {kwargs or '{}'}"
-    if entry.content_type != "application/json":
-        return None
-    try:
-        body = json.loads(entry.body)
-        return f"{body[0]!r} {body[1]!r}"
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
+def step_down(app: Any, owner: str = "") -> Action:
+    """Ask the beat that leads, which is *owner* if it is given, to hand the lead to another one."""
+    status = Status.of(app)
+    if status.holder is None:
+        raise NotSoAnyMore("no beat leads: start one with `celery beat -S dlock`")
+    leader, nothing = one_line(status.leader or ""), f"{shown(task_id_of(owner))} no longer leads"
+    if owner not in ("", status.holder.owner):
+        raise NotSoAnyMore(nothing)
+    if not status.standbys:
+        raise NotSoAnyMore(f"no beat stands by to take over from {leader}")
+    return Action(
+        name="step_down",
+        title="Have the beat step down",
+        names={"owner": status.holder.owner},
+        order=f"hand the lead of {leader} to another beat",
+        facts={"key": status.key, "leader": status.leader, "since": status.since},
+        consequences=("It stops within a second, and a beat that stands by leads.",),
+        done=f"{leader} is asked to step down",
+        nothing=f"{leader} no longer leads",
+        do=lambda _: status.ask_to_step_down(runtime(app).backend),
+    )
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+#: What finds an action again, by its name: from what it names, and what a person has filled in.
+ACTIONS: Mapping[str, Callable[..., Action]] = {
+    "release": release,
+    "hold": hold,
+    "end_hold": end_hold,
+    "end_cooldown": end_cooldown,
+    "cancel": cancel,
+    "end_claim": end_claim,
+    "replay": replay,
+    "discard": discard,
+    "step_down": step_down,
+}

@@ -365,7 +365,7 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
     since = clock.tell(instant(letter.dead.at))
     why = f"has been a dead letter at {letter.key!r} since {since}: {CAUSES[letter.dead.cause]}"
     return Verdict(
-        State.DEAD, (why, f"`dlock replay {facts.task_id}` sends it again"), (letter.key,)
+        State.DEAD, (why, f"`dlock dead {facts.task_id} --replay` sends it again"), (letter.key,)
     )
 
 

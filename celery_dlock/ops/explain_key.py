@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from celery_dlock.ops.overview import (
     Held,
     KeyDetails,
     Line,
+    MessageFacts,
     QueueEntry,
     is_debounced,
     messages_of,
@@ -32,7 +34,8 @@ class KeyAnswer:
     """How a key stands, who waits for it in order, and what has happened to it, in order.
 
     ``line`` is ``None`` if the store did not answer, and ``unavailable`` says why. ``queue`` are
-    the first who wait. *now* is the store's, if it did.
+    the first who wait, and how many more are ``behind`` them; ``messages`` is what their messages
+    say, by task. *now* is the store's, if it did.
     """
 
     key: str
@@ -41,6 +44,8 @@ class KeyAnswer:
     sentences: tuple[str, ...]
     entries: tuple[HistoryEntry, ...]
     now: datetime
+    behind: int = 0
+    messages: Mapping[str, MessageFacts] = field(default_factory=dict)
     unavailable: str = ""
 
 
@@ -54,12 +59,13 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
     sentences: list[str] = []
     line: Line | None = None
     waiting: tuple[QueueEntry, ...] = ()
-    unavailable = ""
+    messages: Mapping[str, MessageFacts] = {}
+    behind, unavailable = 0, ""
     try:
         near = KeyDetails.of(app, key, limit)
         line, clock = near.line, Clock.of(app, near.now)
         if line.woken or line.reserved or line.waiting:
-            waiting = near.queue
+            waiting, behind = near.queue, near.behind
         sentences += _of_line(line, waiting, clock)
         messages = messages_of(app, key, waiting)
         sentences += [facts.sentence for facts in messages.values() if facts.sentence]
@@ -74,7 +80,8 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
         unavailable = str(exc)
         sentences.append(f"the lock store did not answer: {unavailable}")
     entries, gap = _events(app, key, events)
-    return KeyAnswer(key, line, waiting, (*sentences, *gap), entries, clock.now, unavailable)
+    told = (*sentences, *gap)
+    return KeyAnswer(key, line, waiting, told, entries, clock.now, behind, messages, unavailable)
 
 
 def _of_line(line: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:

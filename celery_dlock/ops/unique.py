@@ -87,12 +87,12 @@ class LivingList:
         return cls(tuple(claims[:limit]), len(claims) > limit, datetime.now(UTC))
 
 
-def end(app: Any, claim: Living) -> None:
-    """End the claim of that task, as if it had ended: the next call is published.
+def end(app: Any, name: str, task_id: str) -> bool:
+    """End the claim *name* of that task, as if it had ended; ``False`` if it has none.
 
-    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    The next call is published. Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
-    UniqueClaims(runtime(app).existing_store()).forget(claim.claim, claim.task_id)
+    return UniqueClaims(runtime(app).existing_store()).forget(name, task_id)
 
 
 def _instant(seconds: float) -> datetime:

@@ -59,6 +59,16 @@ def form_secret(session: str) -> str:
     return _sign(session.encode(), "form")
 
 
+def seal(request: Request, said: str) -> str:
+    """What a page wants before it shows what was *said*: an address of others puts no words there.
+
+    It is good for the session in which it was made.
+    """
+    session = request.cookies.get(cookie(request), "")
+    secret = getattr(request.state, "dlock_secret", "") or form_secret(session)
+    return _sign(secret.encode(), f"said {said}")
+
+
 def _equal(ours: str, theirs: str) -> bool:
     """Whether they are the same, in a time that does not tell how far."""
     return hmac.compare_digest(ours.encode(), theirs.encode(errors="surrogateescape"))
@@ -107,6 +117,10 @@ class Visitors:
 
         async def seen(request: Request) -> Response:
             await self._let_in(request)
+            said = request.query_params.get("said", "")
+            is_ours = _equal(seal(request, said), request.query_params.get("seal", ""))
+            is_ours = is_ours and request.cookies.get(cookie(request), "") != ""
+            request.state.dlock_said = said if is_ours else ""
             return await run_in_threadpool(page, request)
 
         return seen
@@ -141,6 +155,7 @@ class Visitors:
             own = own and _equal(form_secret(session), fields.get("secret", ""))
             _demand(own, "this form was not made for your session: go back and reload it")
             request.state.dlock_form = fields
+            request.state.dlock_secret = fields["secret"]
             return await run_in_threadpool(act, request)
 
         return sent

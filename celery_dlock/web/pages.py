@@ -7,8 +7,7 @@ become of a task is read once for all who ask at the same time, and of two tasks
 
 An action has two steps: what is going to happen is said before it does. The address of a form names
 what its page showed, down to the claim of the holder; what has changed meanwhile is left alone.
-Afterwards one is led back to the page, which says what was done. Who did what is a line in the log,
-whatever came of it.
+Afterwards one is led back to the page, which says what was done.
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
-from typing import Any, Generic, Self, TypeVar
+from inspect import signature
+from typing import Generic, Self, TypeVar
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -31,11 +32,15 @@ from starlette.responses import RedirectResponse, Response
 from celery_dlock.beat import leader
 from celery_dlock.core.canonical import escape
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.ops import actions, holds, overview
+from celery_dlock.ops import actions, overview
+from celery_dlock.ops.action import Action, NotSoAnyMore
+from celery_dlock.ops.dead_letters import DeadLetterList
 from celery_dlock.ops.explain import CAUSES, Answer
-from celery_dlock.ops.overview import Held, KeyDetails, Line
+from celery_dlock.ops.holds import LONGEST_NAME
+from celery_dlock.ops.overview import Held, Line
 from celery_dlock.ops.urgent import Counts, Snapshot
-from celery_dlock.web.auth import cookie
+from celery_dlock.stores.unreadable import UnreadableKey
+from celery_dlock.web.auth import cookie, seal
 from celery_dlock.web.history_view import COUNTED, Danger, EventLine, Strip
 from celery_dlock.web.rendering import link, show, span
 
@@ -62,19 +67,12 @@ WAIT_FOR_OTHERS = 2.0
 #: Seconds from which on a wait is lit; the rules for Prometheus alert at the same.
 LONG_WAIT = 900.0
 
-#: What was done, by the word for it in the address of the page after it.
-DONE: Mapping[str, str] = {
-    "on-hold": "The key is on hold.",
-    "held-otherwise": "Nothing was done: the hold of this key is another one by now.",
-    "hold-ended": "The key is no longer on hold.",
-    "released": "The key was released.",
-    "not-held": "Nothing was done: that holder no longer has the key.",
-    "cancelled": "The task will end as revoked.",
-    "not-waiting": "Nothing was done: that message no longer waits.",
-    "replayed": "The message waits for its key again.",
-    "discarded": "The dead letter is discarded: its task does not run.",
-    "expired": "Nothing was done: that message has expired, and a worker would discard it.",
-    "not-dead": "It is no longer a dead letter: it has run, or was replayed or discarded.",
+#: The page that one is led back to after an action; by default that of the key.
+BACK: Mapping[str, str] = {
+    "replay": "dead",
+    "discard": "dead",
+    "end_claim": "unique",
+    "step_down": "held",
 }
 
 
@@ -115,7 +113,7 @@ def held(request: Request) -> Response:
     query, state = request.query_params, request.app.state
     wanted, cursor = Filter.of(query), query.get("cursor", "")
     snapshot: Snapshot = state.snapshot.get()
-    letters: actions.DeadLetterList = state.dead.get()
+    letters: DeadLetterList = state.dead.get()
 
     def takes(line: Line) -> bool:
         return wanted.takes(line, snapshot.counts)
@@ -172,6 +170,7 @@ def one_key(request: Request) -> Response:
         "key.html",
         now=details.now,
         key=key,
+        leads=key.startswith(leader.KEYS),
         details=details,
         next="".join(message.sentence for message in messages.values()),
         past=past,
@@ -179,7 +178,6 @@ def one_key(request: Request) -> Response:
         few=FEW,
         rows={part: None if part in wanted_whole else FEW for part in PARTS},
         before=until,
-        done=_done(request),
     )
 
 
@@ -194,7 +192,6 @@ def dead(request: Request) -> Response:
         more=letters.more,
         because=CAUSES,
         show_args=request.app.state.show_args,
-        done=_done(request),
     )
 
 
@@ -204,16 +201,12 @@ def unique(request: Request) -> Response:
     return show(request, "unique.html", now=claims.now, claims=claims)
 
 
-def wanted(request: Request, name: str) -> str:
-    """What the query says under *name*; without it the request makes no sense."""
+def wanted(request: Request, name: str, may_be_empty: bool = False) -> str:
+    """What the query says under *name*, without which a request makes no sense."""
     value = request.query_params.get(name, "")
-    if not value:
+    if not value and not may_be_empty:
         raise HTTPException(400, f"the address has no {name}")
     return value
-
-
-def _done(request: Request) -> str:
-    return DONE.get(request.query_params.get("done", ""), "")
 
 
 def one_task(request: Request) -> Response:
@@ -320,175 +313,80 @@ class Answers:
 logger = logging.getLogger("celery_dlock")
 
 
-def ask_release(request: Request) -> Response:
-    """Who is shown is who is going to lose the key."""
-    key, owner = wanted(request, "key"), wanted(request, "owner")
-    holder = _holder(request, key, owner)
-    if holder is None:
-        return _back(request, "key", "not-held", key=key)
+def ask(request: Request, name: str) -> Response:
+    """What the action *name* would be done to, and what becomes of it then."""
+    try:
+        action = _found(request, name)
+    except NotSoAnyMore as exc:
+        return _back(request, name, str(exc))
     return show(
         request,
-        "release.html",
-        key=key,
-        holder=holder,
-        consequences=actions.CONSEQUENCES,
-        secret=_secret(request),
+        "confirm.html",
+        action=action,
+        to=link(request, name, **action.names),
+        back=_led_back(request, name),
+        secret=request.state.dlock_secret,
     )
 
 
-def release(request: Request) -> Response:
-    """Release the key from the holder that was shown, and from no other."""
-    key, owner = wanted(request, "key"), wanted(request, "owner")
-    holder = _holder(request, key, owner)
+def act(request: Request, name: str) -> Response:
+    """Carry out the action *name* on what the form named.
 
-    def act() -> bool:
-        return holder is not None and actions.release(request.app.state.celery, key, holder)
-
-    done = _audited(request, act, "release %r from %r", key, owner)
-    return _back(request, "key", "released" if done else "not-held", key=key)
-
-
-#: For how long a key can be put on hold here, in seconds.
-HOLDS = (900, 3600, 4 * 3600, 24 * 3600)
-
-
-def hold(request: Request) -> Response:
-    """Put the key on hold, instead of the one that was shown."""
-    key, was, fields = wanted(request, "key"), _was(request), request.state.dlock_form
-    because, by = fields.get("because", "").strip(), _who(request)[: holds.LONGEST_NAME]
-    lasts = next((seconds for seconds in HOLDS if str(seconds) == fields.get("lasts")), 0)
-    _read(request, key)
-
-    def act() -> bool:
-        return holds.put_on_hold(request.app.state.celery, key, lasts, because, by, was)
-
+    Who asked is a line in the log, whatever came of it. It is a warning, so that it is seen where
+    nobody has set up logging.
+    """
+    form: Mapping[str, str] = request.state.dlock_form
+    came_of_it = "nothing was done"
     try:
-        done = _audited(request, act, "put %r on hold for %d s: %r", key, lasts, because)
+        action = _found(request, name, form)
+        came_of_it = "it is not known whether it was done"
+        done = action.carry_out(_who(request)[:LONGEST_NAME])
+        came_of_it = "done" if done else "there was nothing to do"
+        said = action.done if done else action.nothing
+    except NotSoAnyMore as exc:
+        came_of_it, said = "there was nothing to do", str(exc)
+    finally:
+        given = {**form, **request.query_params}
+        _, *named = signature(actions.ACTIONS[name]).parameters
+        what = " ".join(
+            f"{each}={given[each]!r}" for each in named if each in given and each != "by"
+        )
+        logger.warning("%s asked the page to %s %s: %s", _who(request), name, what, came_of_it)
+    return _back(request, name, said)
+
+
+def _found(request: Request, name: str, form: Mapping[str, str] | None = None) -> Action:
+    """The action by its *name* and by what the address names, and what the *form* has filled in.
+
+    Raises :exc:`NotSoAnyMore` if what it names has gone.
+    """
+    find = partial(actions.ACTIONS[name], request.app.state.celery)
+    names = {
+        each.name: wanted(request, each.name, each.default is not each.empty)
+        for each in signature(find).parameters.values()
+        if each.kind is not each.KEYWORD_ONLY
+    }
+    try:
+        action = find(**names)
+        if form is not None and action.fields:
+            filled_in = {field.name: field.read(form) for field in action.fields}
+            action = find(**names, **filled_in, by=_who(request)[:LONGEST_NAME])
     except ConfigurationError as exc:
         raise HTTPException(400, str(exc)) from exc
-    return _back(request, "key", "on-hold" if done else "held-otherwise", key=key)
+    except UnreadableKey as exc:
+        raise HTTPException(409, str(exc)) from exc
+    else:
+        return action
 
 
-def end_hold(request: Request) -> Response:
-    """End the hold that was shown, and no other."""
-    key, was = wanted(request, "key"), wanted(request, "was")
-    _read(request, key)
-
-    def act() -> bool:
-        return holds.end_hold(request.app.state.celery, key, was)
-
-    done = _audited(request, act, "end the hold %r of %r", was, key)
-    return _back(request, "key", "hold-ended" if done else "held-otherwise", key=key)
+def _back(request: Request, name: str, said: str) -> Response:
+    said_there = {"said": said, "seal": seal(request, said)}
+    return RedirectResponse(_led_back(request, name, **said_there), 303)
 
 
-def ask_about_hold(request: Request, page: str) -> Response:
-    """The hold of the key, if the address still names the one that it is on."""
-    key = wanted(request, "key")
-    current = _read(request, key).hold
-    if _was(request) != (current.name if current else ""):
-        return _back(request, "key", "held-otherwise", key=key)
-    form: dict[str, Any] = {
-        "lasts": HOLDS,
-        "longest": holds.LONGEST_REASON,
-        "secret": _secret(request),
-    }
-    return show(request, page, key=key, current=current, **form)
-
-
-def _was(request: Request) -> str:
-    return request.query_params.get("was", "")
-
-
-def ask(request: Request, page: str, **more: Any) -> Response:
-    """The message that the address names, waiting or dead."""
-    return show(request, page, message=_message(request), secret=_secret(request), **more)
-
-
-def cancel(request: Request) -> Response:
-    """Have it end as revoked."""
-    message = _message(request)
-    done = _acted(request, actions.cancel, message, "cancel %r, which waits for %r")
-    return _back(request, "key", "cancelled" if done else "not-waiting", key=message.key)
-
-
-def replay(request: Request) -> Response:
-    """Have it wait for its key again."""
-    message = _message(request)
-    expired = actions.expired(request.app.state.celery, [message])
-
-    def act(app: Any, dead: actions.Message) -> bool:
-        return not expired and actions.replay(app, dead)
-
-    done = _acted(request, act, message, "replay %r for %r")
-    return _back(request, "dead", "replayed" if done else "expired" if expired else "not-dead")
-
-
-def discard(request: Request) -> Response:
-    """Forget it."""
-    message = _message(request)
-    letters = request.app.state.dead.get().letters
-    names = {(letter.key, letter.task): letter.name for letter in letters}
-    name = names.get((message.key, message.task))
-    message, by = replace(message, name=name or ""), _who(request)[: holds.LONGEST_NAME]
-
-    def act(app: Any, dead: actions.Message) -> bool:
-        return all(actions.discard(app, [dead], by))
-
-    done = _acted(request, act, message, "discard %r for %r")
-    return _back(request, "dead", "discarded" if done else "not-dead")
-
-
-def _acted(
-    request: Request,
-    act: Callable[[Any, actions.Message], bool],
-    message: actions.Message,
-    what: str,
-) -> bool:
-    app = request.app.state.celery
-    _read(request, message.key)
-    return _audited(request, lambda: act(app, message), what, message.task_id, message.key)
-
-
-def _message(request: Request) -> actions.Message:
-    return actions.Message(wanted(request, "key"), wanted(request, "task"))
-
-
-def _holder(request: Request, key: str, owner: str) -> Held | None:
-    if key.startswith(leader.KEYS):
-        raise HTTPException(403, "this is the key of a beat: use `dlock beat --step-down`")
-    line = _read(request, key)
-    return next((held for held in line.holders if held.owner == owner), None)
-
-
-def _read(request: Request, key: str) -> Line:
-    """What the store says of *key*; of one that it cannot read it is said that nothing was done."""
-    line = KeyDetails.of(request.app.state.celery, key).line
-    if line.unreadable:
-        raise HTTPException(409, f"the lock store cannot read this key: {line.unreadable}")
-    return line
-
-
-def _back(request: Request, page: str, done: str, **query: object) -> Response:
-    assert done in DONE
-    return RedirectResponse(link(request, page, **query, done=done), 303)
-
-
-def _secret(request: Request) -> str:
-    return str(request.state.dlock_secret)
-
-
-def _audited(request: Request, act: Callable[[], bool], what: str, *about: object) -> bool:
-    """What *act* returns, which says whether it did *what*, with *about* in its places.
-
-    It is a warning, so that it is seen where nobody has set up logging.
-    """
-    came_of_it = "it is not known whether it was done"
-    try:
-        did = act()
-        came_of_it = "done" if did else "there was nothing to do"
-        return did
-    finally:
-        logger.warning(f"%s asked the page to {what}: %s", _who(request), *about, came_of_it)
+def _led_back(request: Request, name: str, **query: str) -> str:
+    page = BACK.get(name, "key")
+    return link(request, page, key=request.query_params["key"] if page == "key" else "", **query)
 
 
 def _who(request: Request) -> str:

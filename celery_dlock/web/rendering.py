@@ -103,6 +103,7 @@ def show(
             clock=Clock(now, zone).tell,
             now=now,
             may_act=getattr(request.state, "dlock_may_act", False),
+            said=getattr(request.state, "dlock_said", ""),
             **context,
         ),
         status,

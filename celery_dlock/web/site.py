@@ -19,8 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.ops import actions
-from celery_dlock.ops.actions import DeadLetterList
+from celery_dlock.ops.actions import ACTIONS
+from celery_dlock.ops.dead_letters import DeadLetterList
 from celery_dlock.ops.explain import explain
 from celery_dlock.ops.unique import LivingList
 from celery_dlock.ops.urgent import Snapshot
@@ -111,18 +111,8 @@ def site(
 def _acts(visitors: Visitors) -> list[Route]:
     """Each has a page that asks, and an address that a form on it is sent to."""
     routes: list[Route] = []
-    for name, ask, act in (
-        ("release", pages.ask_release, pages.release),
-        ("hold", partial(pages.ask_about_hold, page="hold.html"), pages.hold),
-        ("end_hold", partial(pages.ask_about_hold, page="end_hold.html"), pages.end_hold),
-        ("cancel", partial(pages.ask, page="cancel.html"), pages.cancel),
-        ("replay", partial(pages.ask, page="replay.html"), pages.replay),
-        (
-            "discard",
-            partial(pages.ask, page="discard.html", consequences=actions.DISCARDED),
-            pages.discard,
-        ),
-    ):
+    for name in ACTIONS:
+        ask, act = partial(pages.ask, name=name), partial(pages.act, name=name)
         routes += [
             Route(f"/{name}", visitors.confirmation(ask), name=f"ask_{name}"),
             Route(f"/{name}", visitors.act(act), methods=["POST"], name=name),

@@ -24,7 +24,6 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.registry import GROUP
 from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
-from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 
 
@@ -186,24 +185,7 @@ class KeepsNothing(
     """All of that, each where the others are not."""
 
 
-class LetsOthersOvertake(RedisBackend):
-    """Whose turn had come as the store stood still has none any more: as it was."""
-
-    @classmethod
-    def from_url(cls, url: str, options: BackendOptions) -> Self:
-        return super().from_url(f"redis{url[url.index('://') :]}", options)
-
-    def leave(
-        self, claim: Claim, outcome: Outcome, message: bytes | None = None
-    ) -> Reply[LeaveVerdict]:
-        unheard = outcome is Outcome.REPEAT and not claim.begun
-        return super().leave(claim, Outcome.UNUSED if unheard else outcome, message)
-
-
-Defective = Copy | LetsOthersOvertake
-
-
-def scheme(store: type[Defective]) -> str:
+def scheme(store: type[Copy]) -> str:
     """That of its URLs."""
     return store.__name__.lower()
 
@@ -213,7 +195,6 @@ def install(folder: Path) -> None:
     info = folder / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    stores: list[type[Defective]] = [Copy, *Copy.__subclasses__(), KeepsNothing]
-    stores.append(LetsOthersOvertake)
+    stores: list[type[Copy]] = [Copy, *Copy.__subclasses__(), KeepsNothing]
     entries = [f"{scheme(store)} = {__name__}:{store.__name__}" for store in stores]
     (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *entries]))

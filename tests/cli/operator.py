@@ -32,13 +32,13 @@ COMMANDS = [
     ["show", "order:42"],
     ["release", "order:42", "--yes"],
     ["hold", "order:42", "--for", "1h", "--because", "a test", "--yes"],
-    ["waiting", "order:42"],
+    ["hold", "order:42", "--end", "--yes"],
     ["cancel", "id", "--yes"],
     ["dead"],
-    ["replay", "id", "--yes"],
-    ["discard", "id", "--yes"],
+    ["dead", "id", "--replay", "--yes"],
+    ["dead", "id", "--discard", "--yes"],
     ["metrics"],
-    ["top"],
+    ["ls", "--watch"],
 ]
 
 

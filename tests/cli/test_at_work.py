@@ -76,7 +76,7 @@ def test_top_goes_on_while_the_store_is_away(own_redis_server: RedisServer, tmp_
         "app = Celery('shop', broker='memory://')\n"
         f"app.conf.dlock_url = {own_redis_server.url!r}\n"
     )
-    with at_terminal(tmp_path, "top", "--every", "0.1", columns=160) as terminal:
+    with at_terminal(tmp_path, "ls", "--watch", "--every", "0.1", columns=160) as terminal:
         terminal.wait_for("0 of 0 keys")
         own_redis_server.kill()
         terminal.wait_for("\x1b[1;31m")  # what is wrong, in red

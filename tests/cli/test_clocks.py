@@ -35,8 +35,8 @@ def desk(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> Operator:
     ("command", "says"),
     [
         ("ls", r"order:42 +holder +7 s +53 s"),
-        ("top", r"order:42 +holder +7 s +53 s"),
-        ("waiting order:42", r"waits +7 s"),
+        ("ls --watch", r"order:42 +holder +7 s +53 s"),
+        ("show order:42", r"waits +7 s"),
         ("show order:42", r"holder has held it since .*lasts until"),
         ("show holder --task", r"holder: running"),
         ("show waits --task", r"behind holder, which has held it since .*1st of 1"),

@@ -57,7 +57,12 @@ def test_a_store_that_is_away_is_said_in_a_line(desk: Operator) -> None:
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("waiting order:42", 1), ("release order:42 --yes", 1), ("show order:42", 0), ("ls", 0)],
+    [
+        ("hold order:42 --end --yes", 1),
+        ("release order:42 --yes", 1),
+        ("show order:42", 0),
+        ("ls", 0),
+    ],
 )
 def test_a_key_that_cannot_be_read_is_not_said_to_be_free(
     desk: Operator, tmp_path: Path, command: str, code: int
@@ -95,8 +100,8 @@ def test_whoever_cannot_be_asked_is_told_to_say_yes(
 
     asked = answers(monkeypatch, True) if program else []
     for command in (
-        *("release order:42", "cancel waits", "replay lost", "replay --all"),
-        *("discard lost", "discard --all"),
+        *("release order:42", "cancel waits", "dead lost --replay", "dead --all --replay"),
+        *("dead lost --discard", "dead --all --discard"),
     ):
         result = desk.run(*command.split(), *(["--json"] if program else []))
         assert (result.exit_code, result.stdout if program else "", asked) == (1, "", []), command
@@ -135,18 +140,22 @@ def test_a_body_that_still_runs_is_said(desk: Operator, monkeypatch: pytest.Monk
     [
         ["release", "order:42", "--token", "1", "--all-holders"],
         ["release", "order:42", "--token", "0"],
-        ["replay"],
-        ["replay", "id", "--all"],
-        ["discard"],
-        ["discard", "id", "--all"],
+        ["release", "order:42", "--cooldown", "--all-holders"],
+        ["dead", "--replay"],
+        ["dead", "id", "--all", "--replay"],
+        ["dead", "id", "--replay", "--discard"],
+        ["dead", "id"],
+        ["dead", "--all"],
+        ["hold", "order:42"],
+        ["hold", "order:42", "--for", "1h"],
+        ["hold", "order:42", "--for", "1h", "--because", "why", "--end"],
         ["show", "id", "--key", "--task"],
         ["metrics", "--rules", "--dashboard"],
         ["metrics", "--listen", "9808"],
         ["ls", "--limit", "0"],
         ["dead", "--limit", "99999999999999999999"],
         ["web", "--port", "65536"],
-        ["top", "--every", "0"],
-        ["waiting"],
+        ["ls", "--watch", "--every", "0"],
         ["nonsense"],
     ],
     ids=" ".join,
@@ -161,12 +170,13 @@ def test_what_is_not_there_is_answered_with_one(desk: Operator) -> None:
         ["release", "order:43", "--yes"],
         ["release", "order:42", "--yes", "--token", "99"],
         ["release", "order:42", "--yes", "--owner", "nobody"],
-        ["waiting", "order:42"],
+        ["release", "order:42", "--yes", "--cooldown"],
+        ["hold", "order:42", "--end", "--yes"],
         ["cancel", "id", "--yes"],
-        ["replay", "id", "--yes"],
-        ["replay", "--all", "--yes"],
-        ["discard", "id", "--yes"],
-        ["discard", "--all", "--yes"],
+        ["dead", "id", "--replay", "--yes"],
+        ["dead", "--all", "--replay", "--yes"],
+        ["dead", "id", "--discard", "--yes"],
+        ["dead", "--all", "--discard", "--yes"],
         ["show", "id"],
         ["show", "order:43", "--key"],
     ):
@@ -190,7 +200,7 @@ def test_a_key_is_known_by_the_name_that_its_publisher_gave_it(desk: Operator) -
     desk.hold(canonical("größe:1"))
     desk.park(canonical("größe:1"), "waits")
 
-    assert desk.run("waiting", "größe:1").exit_code == 0
+    assert desk.run("show", "größe:1").exit_code == 0
     assert desk.run("release", "größe:1", "--yes").exit_code == 0
     assert desk.holders(canonical("größe:1")) == []
 
@@ -200,7 +210,14 @@ def test_no_command_that_only_looks_opens_a_connection_to_the_broker(desk: Opera
     desk.hold("order:42")
     desk.backend.enter(desk.claim("order:42", "waits"))
 
-    for command in (["ls"], ["show", "order:42"], ["show", "id"], ["top"], ["metrics"], ["dead"]):
+    for command in (
+        ["ls"],
+        ["show", "order:42"],
+        ["show", "id"],
+        ["ls", "--watch"],
+        ["metrics"],
+        ["dead"],
+    ):
         result = desk.run(*command)
         assert "127.0.0.1" not in result.output, command
         assert result.exit_code == (1 if command == ["show", "id"] else 0), command

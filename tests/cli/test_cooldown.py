@@ -44,7 +44,7 @@ def test_who_waits_for_it_is_told_until_when(desk: Operator) -> None:
     assert "its place is 1st of 1" in told
     assert "nobody holds it\n" in of_key
     assert "it is cooling down until " in of_key
-    assert " waits " in desk.run("waiting", KEY).stdout
+    assert " waits " in desk.run("show", KEY).stdout
 
 
 def test_one_of_several_slots_may(desk: Operator) -> None:
@@ -67,12 +67,10 @@ def test_a_person_opens_it(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> N
     desk.backend.enter(claim, desk.message("waits"))
     asked = answers(monkeypatch, True)
 
-    result = desk.run("release", KEY)
+    result = desk.run("release", KEY, "--cooldown")
 
-    assert (result.exit_code, result.stdout) == (0, f"{KEY} is open\n")
-    assert asked == [
-        f"Nobody holds {KEY}. It is cooling down for another 59 min 59 s. Open it now?"
-    ]
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{KEY} is open")
+    assert asked == [f"Open {KEY}, which is cooling down for another 59 min 59 s?"]
     assert desk.woken() == [("waits", None)]
 
 
@@ -81,21 +79,22 @@ def test_a_program_opens_it_and_whoever_says_no_does_not(
 ) -> None:
     cools(desk)
     answers(monkeypatch, False)
-    assert desk.run("release", KEY).exit_code == 1
+    assert desk.run("release", KEY, "--cooldown").exit_code == 1
     assert desk.read("ls")["keys"]
 
-    told = desk.read("release", KEY, "--yes")
+    (told,) = desk.read("release", KEY, "--cooldown", "--yes")["actions"]
 
-    assert (told["key"], told["holders"], len(told["opened"])) == (KEY, [], 1)
+    assert (told["action"], told["key"], told["done"]) == ("end_cooldown", KEY, True)
     assert desk.read("ls")["keys"] == []
 
 
-@pytest.mark.parametrize("who", [("--token", "1"), ("--owner", "holder"), ("--all-holders",)])
+@pytest.mark.parametrize("who", [(), ("--token", "1"), ("--owner", "holder"), ("--all-holders",)])
 def test_a_holder_that_has_left_is_not_opened(desk: Operator, who: tuple[str, ...]) -> None:
     cools(desk)
 
     result = desk.run("release", KEY, *who, "--yes")
 
     assert result.exit_code == 1
-    assert f"nobody holds {KEY}" in result.stderr
+    assert f"nobody holds {KEY}; it cools down for another 59 min 59 s" in result.stderr
+    assert "--cooldown opens it" in result.stderr
     assert desk.read("ls")["keys"]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_dlock.cli import hold as command
+from celery_dlock.cli import actions as command
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import PutOnHold
 from celery_dlock.core.state import Busy, Outcome, Run
@@ -45,7 +45,7 @@ def test_lists_show_who_keeps_it_closed_for_how_long_and_why(desk: Operator) -> 
     desk.hold(KEY)
     holds(desk)
 
-    for listed in (desk.run("ls").stdout, desk.run("top").stdout):
+    for listed in (desk.run("ls").stdout, desk.run("ls", "--watch").stdout):
         _, first, holder, *_ = listed.splitlines()
         assert first.startswith(KEY)  # before a key that is waited for
         assert f"on hold, for 59 min 59 s more, by ann@ops: {WHY}" in first
@@ -74,29 +74,33 @@ def test_who_waits_and_the_key_say_so_too(desk: Operator, runs: bool) -> None:
     assert ("nobody holds it\n" in of_key) is not runs
 
 
-def test_release_wakes_who_waits(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_end_wakes_who_waits(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     holds(desk)
     desk.park(KEY, "waits")
     asked = answers(monkeypatch, True)
 
-    result = desk.run("release", KEY)
+    result = desk.run("hold", KEY, "--end")
 
-    assert (result.exit_code, result.stdout) == (0, f"{KEY} is on hold no more\n")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{KEY} is on hold no more")
     assert asked == [
-        f"{KEY} is on hold for 59 min 59 s more, by ann@ops: {WHY}. End that now?",
+        f"End the hold of {KEY} (on hold for 59 min 59 s more, by ann@ops: {WHY}; 1 task waits)?",
     ]
     assert desk.woken() == [("waits", None)]
 
 
-def test_release_takes_it_from_a_named_holder_and_ends_the_hold_first(desk: Operator) -> None:
+def test_release_takes_it_from_its_holder_and_the_hold_stays(desk: Operator) -> None:
     desk.hold(KEY)
     holds(desk)
 
-    assert desk.read("release", KEY, "--all-holders", "--yes")["holders"][0]["released"]
+    (released,) = desk.read("release", KEY, "--yes")["actions"]
+    assert (released["action"], released["done"]) == ("release", True)
     assert isinstance(desk.backend.enter(desk.claim(KEY, "other")).verdict, Busy)
-    told = desk.read("release", KEY, "--yes")
+    refused = desk.run("release", KEY, "--yes")
+    assert refused.exit_code == 1
+    assert f"by ann@ops: {WHY}; `dlock hold {KEY} --end` ends that" in refused.stderr
+    (ended,) = desk.read("hold", KEY, "--end", "--yes")["actions"]
 
-    assert (told["holders"], told["hold"]["by"], told["ended"]) == ([], "ann@ops", True)
+    assert (ended["action"], ended["on_hold_by"], ended["done"]) == ("end_hold", "ann@ops", True)
     assert isinstance(desk.backend.enter(desk.claim(KEY, "other")).verdict, Run)
 
 
@@ -109,13 +113,13 @@ def test_only_the_hold_shown_is_changed(desk: Operator, monkeypatch: pytest.Monk
     answers(monkeypatch, True, meanwhile=lambda: others(desk, "", "of bob"))
     code, printed = holds(desk, "--by", "ann")
     assert code == 1
-    assert f"Nothing was done: {KEY} is on hold by bob: mine by now" in printed
+    assert f"Nothing was done: the hold of {KEY} is another one by now" in printed
 
     answers(monkeypatch, True, meanwhile=lambda: others(desk, "of bob", "another"))
-    result = desk.run("release", KEY)
+    result = desk.run("hold", KEY, "--end")
 
     assert result.exit_code == 1
-    assert f"Nothing was done: {KEY} is on another hold by now" in result.stderr
+    assert f"Nothing was done: the hold of {KEY} is another one by now" in result.stderr
 
 
 def test_a_second_hold_replaces_the_first(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +130,7 @@ def test_a_second_hold_replaces_the_first(desk: Operator, monkeypatch: pytest.Mo
 
     (question,) = asked
     assert question == (
-        f"{KEY} is on hold for 59 min 59 s more, by ann@ops: {WHY}. "
-        "Keep it closed for 1 min 30 s from now on instead?"
+        f"Keep {KEY} closed for 1 min 30 s (on hold for 59 min 59 s more, by ann@ops: {WHY})?"
     )
     hold = overview.line(desk.app, KEY).hold
     assert hold is not None
@@ -196,5 +199,5 @@ def test_what_others_have_written_there_steers_no_terminal(desk: Operator) -> No
 def test_a_program_is_told_what_stands(desk: Operator) -> None:
     told = desk.read("hold", KEY, "--for", "1h", "--because", WHY, "--yes")
 
-    assert (told["key"], told["on_hold"], told["hold"]["because"]) == (KEY, True, WHY)
-    assert "@" in told["hold"]["by"]
+    assert told == {"actions": [{"action": "hold", "key": KEY, "was": "", "done": True}]}
+    assert "@" in desk.read("ls")["keys"][0]["hold"]["by"]

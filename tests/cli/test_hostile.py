@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_dlock.cli.output import as_json, one_line, shown
+from celery_dlock.cli.output import as_json
+from celery_dlock.ops.plain_text import one_line, shown
 from tests.cli.operator import Operator, answers
 
 #: Colours, a title, a bell; a line of its own; markup of rich; turned around; nothing to be seen.
@@ -43,12 +44,10 @@ def test_no_command_prints_it(desk: Operator, text: str, monkeypatch: pytest.Mon
     commands = [
         ["ls"],
         ["ls", "--json"],
-        ["top"],
+        ["ls", "--watch"],
         ["show", text],
         ["show", text, "--json"],
         ["show", f"{text}-waits"],
-        ["waiting", text],
-        ["waiting", text, "--json"],
         ["dead", "--args"],
         ["dead", "--args", "--json"],
         ["release", text],
@@ -56,15 +55,15 @@ def test_no_command_prints_it(desk: Operator, text: str, monkeypatch: pytest.Mon
         ["release", text, "--owner", text],
         ["cancel", f"{text}-waits"],
         ["cancel", f"{text}-not"],
-        ["replay", f"{text}-dead"],
-        ["replay", f"{text}-not"],
-        ["discard", f"{text}-dead"],
-        ["discard", f"{text}-not"],
+        ["dead", f"{text}-dead", "--replay"],
+        ["dead", f"{text}-not", "--replay"],
+        ["dead", f"{text}-dead", "--discard"],
+        ["dead", f"{text}-not", "--discard"],
         ["release", f"{text}-not"],
         ["release", text, "--yes"],
         ["cancel", f"{text}-too", "--yes"],
-        ["replay", f"{text}-dead", "--yes"],
-        ["discard", f"{text}-dead", "--yes"],
+        ["dead", f"{text}-dead", "--replay", "--yes"],
+        ["dead", f"{text}-dead", "--discard", "--yes"],
     ]
     said = {tuple(command): desk.run(*command).output for command in commands}
 

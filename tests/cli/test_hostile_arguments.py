@@ -17,7 +17,10 @@ OPTIONS = {
     "metrics": ("--rules", "--dashboard", "--no-such"),
     "beat": ("--json", "--step-down", "--timeout", "--no-such"),
 }
-COMMON = ("--json", "--yes", "--limit", "--match", "--all", "--token", "--owner", "--key", "--args")
+COMMON = (
+    *("--json", "--yes", "--limit", "--match", "--all", "--token", "--owner", "--key", "--args"),
+    *("--replay", "--discard", "--end", "--cooldown", "--watch"),
+)
 
 TEXTS = st.one_of(
     st.sampled_from(
@@ -54,11 +57,10 @@ def test_any_arguments(
         ("web", "--token-file", "a\0b"),
         ("ls", "--\x1b[2J"),
         ("ls", "\x1b[2J"),
-        ("waiting", "\udc80"),
         ("release", "\udc80"),
         ("show", "\udc80"),
         ("cancel", "\udc80"),
-        ("replay", "\udc80"),
+        ("dead", "\udc80", "--replay"),
         ("ls", "--match", "\udc80"),
     ],
 )

@@ -25,7 +25,7 @@ def test_nothing_to_list_is_no_error(desk: Operator) -> None:
     assert desk.run("dead").output == "there are no dead letters\n"
     assert desk.read("ls") == {"total": 0, "unreadable": 0, "keys": [], "unique": []}
     assert desk.read("dead") == {"more": False, "dead": []}
-    assert desk.run("top").exit_code == 0
+    assert desk.run("ls", "--watch").exit_code == 0
 
 
 def test_the_first_of_many_are_shown(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_narrow_terminal_leaves_out_no_column_and_cuts_no_id(
     desk.park("order:42", second)
 
     head, row = click.unstyle(desk.run("ls").stdout).splitlines()
-    waiting = click.unstyle(desk.run("waiting", "order:42").stdout)
+    waiting = click.unstyle(desk.run("show", "order:42").stdout)
 
     columns = "KEY TASK HOLDER WORKER HELD FOR LEASE LEFT WAITING OLDEST WAIT"
     assert " ".join(head.split()) == columns
@@ -102,14 +102,14 @@ def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
     desk.hold("order:42")
     desk.park("order:42", *(f"task-{number:02}" for number in range(40)))
 
-    few, many = desk.read("waiting", "order:42"), desk.read("waiting", "order:42", "--limit", "35")
+    few, many = desk.read("show", "order:42"), desk.read("show", "order:42", "--limit", "35")
 
-    assert {each["name"] for each in few["waiting"][:20]} == {"charge"}
-    assert "1  charge  task-00" in desk.run("waiting", "order:42").stdout
-    assert [each["task_id"] for each in few["waiting"]] == [f"task-{n:02}" for n in range(30)]
-    assert [each["task_id"] for each in many["waiting"]] == [f"task-{n:02}" for n in range(35)]
+    assert {each["name"] for each in few["queue"][:20]} == {"charge"}
+    assert "1  charge  task-00" in desk.run("show", "order:42").stdout
+    assert [each["task_id"] for each in few["queue"]] == [f"task-{n:02}" for n in range(30)]
+    assert [each["task_id"] for each in many["queue"]] == [f"task-{n:02}" for n in range(35)]
     assert (few["total"], many["total"]) == (40, 40)
-    assert "30 of 40: --limit shows more" in desk.run("waiting", "order:42").stderr
+    assert "30 of 40 that wait: --limit shows more" in desk.run("show", "order:42").stderr
 
 
 def test_a_lease_that_has_expired_is_said_to_be(desk: Operator) -> None:
@@ -194,7 +194,7 @@ def test_an_end_that_no_calendar_has_is_shown_as_its_last_day(desk: Operator) ->
     desk.hold("order:42", ttl=9 * 10**18)  # as somebody else may have written it
     desk.hold("order:43")
 
-    for command in (["ls"], ["top"], ["show", "order:42"], ["show", "holder"]):
+    for command in (["ls"], ["ls", "--watch"], ["show", "order:42"], ["show", "holder"]):
         done = desk.run(*command)
         assert done.exit_code == 0, done.output
         assert "order:42" in done.output

@@ -27,14 +27,14 @@ def chained(desk: Operator) -> Operator:
     return desk
 
 
-@pytest.mark.parametrize("command", ["ls", f"waiting {KEY}", f"show {KEY}"])
+@pytest.mark.parametrize("command", ["ls", f"show {KEY}"])
 def test_the_commands_name_it_once(chained: Operator, command: str) -> None:
     assert chained.run(*command.split()).output.count(SENTENCE) == 1
 
 
 def test_programs_are_told_the_chain(chained: Operator) -> None:
     (line,) = chained.read("ls")["keys"]
-    first, second = chained.read("waiting", KEY)["waiting"]
+    first, second = chained.read("show", KEY)["queue"]
 
     assert [each["of_chain"] for each in (line, first, second)] == ["fetch-1", "fetch-1", None]
 

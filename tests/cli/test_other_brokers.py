@@ -33,8 +33,7 @@ def test_it_is_named_with_its_task_its_key_and_in_the_queue(at_other_broker: Ope
     assert "belongs to" not in said("show", "ours")
     assert f"theirs belongs to another broker, {ELSEWHERE}" in (of_key := said("show", KEY))
     assert "ours belongs" not in of_key
-    assert f"theirs belongs to the broker {ELSEWHERE}" in said("waiting", KEY)
-    queue = at_other_broker.read("waiting", KEY)["waiting"]
+    queue = at_other_broker.read("show", KEY)["queue"]
     assert {each["task_id"]: each["broker"] for each in queue} == {
         "theirs": ELSEWHERE,
         "ours": None,
@@ -61,7 +60,7 @@ def test_it_is_named_among_the_keys_when_it_is_in_the_way(desk: Operator) -> Non
     assert {each["key"]: each["broker"] for each in keys} == {"a": None, KEY: ELSEWHERE}
 
 
-@pytest.mark.parametrize("command", ["ls", f"waiting {KEY}", f"show {KEY}", "show ours"])
+@pytest.mark.parametrize("command", ["ls", f"show {KEY}", "show ours"])
 def test_a_message_that_cannot_be_read_hides_nothing_else(
     desk: Operator, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -24,7 +24,7 @@ from celery_dlock.beat.tick_ledger import noting
 from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, KeyState, NotHeld, Outcome, Renewed, Unknown
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.ops.actions import DeadLetterEntry
+from celery_dlock.ops.dead_letters import DeadLetterEntry
 from celery_dlock.ops.overview import Line, look, queue_of
 from celery_dlock.ops.urgent import most_urgent
 from celery_dlock.runtime import forget, runtime

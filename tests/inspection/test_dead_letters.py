@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.state import Cause, Dead, Mode
-from celery_dlock.ops.actions import DeadLetterEntry
+from celery_dlock.ops.dead_letters import DeadLetterEntry
 from celery_dlock.stores.base import DeadMessage
 from tests.cli.operator import Operator, operator
 

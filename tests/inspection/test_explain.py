@@ -173,8 +173,8 @@ def test_one_whose_turn_has_come_and_one_that_is_woken_to_end(open_one: Open) ->
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
         desk.deliver()
-        (message,) = actions.find(desk.app, [second.id])
-        actions.cancel(desk.app, message)
+        (cancel,) = actions.cancels(desk.app, second.id)
+        assert cancel.carry_out("somebody")
 
         ends = ask(desk, second.id)
         assert ends.state is State.WOKEN

@@ -100,8 +100,8 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
 
         revoked = send("queues")
         ask(revoked, State.WAITING, "Parked")
-        (message,) = actions.find(lab.app, [revoked.id])
-        assert actions.cancel(lab.app, message)
+        (cancel,) = actions.cancels(lab.app, revoked.id)
+        assert cancel.carry_out("somebody")
         gone = ask(revoked, State.REVOKED, "Revoked")
         assert f"was revoked while it waited for {KEY!r}" in gone.sentences[0]
 
@@ -136,4 +136,4 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         lab.app.tasks["queues"].apply_async(("dead",), task_id="deadly")
         dead = ask(lab.app.AsyncResult("deadly"), State.DEAD, "DeadLettered")
         assert f"{MAX_LOST_RUNS} of its runs were lost" in dead.sentences[0]
-        assert dead.sentences[1] == "`dlock replay deadly` sends it again"
+        assert dead.sentences[1] == "`dlock dead deadly --replay` sends it again"

@@ -34,13 +34,13 @@ def folder(tmp_path: Path, called_at_once: None) -> Path:
     return tmp_path
 
 
-def test_top(folder: Path) -> None:
-    with at_terminal(folder, "top", columns=COLUMNS) as terminal:
+def test_ls_watch(folder: Path) -> None:
+    with at_terminal(folder, "ls", "--watch", columns=COLUMNS) as terminal:
         terminal.wait_for("keys")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
     last = terminal.said.rpartition("\x1b[H")[2].partition("\x1b[?1049l")[0]
-    shows_terminal("top.svg", "celery -A shop dlock top", last, COLUMNS)
+    shows_terminal("watch.svg", "celery -A shop dlock ls --watch", last, COLUMNS)
 
 
 def test_show(folder: Path) -> None:

@@ -67,7 +67,7 @@ def test_dead_and_replayed_its_task_runs(
     visitor.all("td a[href*=replay]")[0].click()
     visitor.shows("may be done again")
     visitor.all("button")[0].click()
-    visitor.shows("The message waits for its key again.")
+    visitor.shows("waits for order:dead again")
     visitor.shows("There are no dead letters.")
 
     request.getfixturevalue("worker")
@@ -122,7 +122,7 @@ def test_the_keyboard_alone_releases_a_holder(lab: Lab, visitor: Browser, page: 
     tab_to(visitor, "Release the key")
     visitor.keys(Keys.ENTER)
 
-    visitor.shows("The key was released.")
+    visitor.shows("order:stuck is released; stuck (")
     visitor.shows("Nobody holds it.")
     assert holders(lab.app, "order:stuck") == []
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
 
+from celery_dlock.ops.actions import ACTIONS
 from celery_dlock.web.auth import KnownHosts
 from celery_dlock.web.site import site
 from tests.services.hostile import examples
@@ -25,14 +26,30 @@ pytestmark = pytest.mark.once
 
 PATHS = [
     *("/", "/unique", "/key", "/task", "/contention", "/dead", "/sign-in", "//x", "*"),
-    *("/release", "/hold", "/end_hold", "/cancel", "/replay"),
+    *(f"/{name}" for name in ACTIONS),
     *("/static/dlock.css", "/static/../site.py"),
 ]
 ODD = [
     *("http://[", "http://[::1", "http://a:99999", "http://a:b", "null", "[", "a:99999", "a:b"),
     *("http://127.0.0.1:8460", "127.0.0.1:8460", "\x00", "\xff", "https://\u2100", "", "a b", "@"),
 ]
-NAMES = ["key", "task", "id", "owner", "was", "cursor", "text", "before", "done", "token", "secret"]
+NAMES = [
+    "key",
+    "task",
+    "id",
+    "owner",
+    "was",
+    "cursor",
+    "text",
+    "before",
+    "said",
+    "seal",
+    "slots",
+    "claim",
+    "task_id",
+    "token",
+    "secret",
+]
 
 BYTES = st.one_of(st.sampled_from([odd.encode() for odd in ODD]), st.binary(max_size=40))
 QUERIES = st.one_of(  # a server lets nothing else through than what is quoted

@@ -340,14 +340,14 @@ def test_an_order_about_a_key_that_cannot_be_read_says_so(
 ) -> None:
     hold(app, "order:2", "refund", "audit")
     address = f"/{act}?key=order:2&task=audit:0:0&owner=refund:0:0|nonce-refund"
-    secret = secret_in(operator, address)
+    secret = secret_in(operator, "/hold?key=order:2")
     spoil(tmp_path, "order:2")
 
     refused = operator.post(address, data={"secret": secret}, headers={"origin": AT})
 
     assert refused.status_code == 409
     assert "<h1>Nothing was done</h1>" in refused.text
-    assert "cannot read this key" in refused.text
+    assert "cannot read order:2" in refused.text
 
 
 @pytest.mark.parametrize("years", [-1, 1])

@@ -78,7 +78,7 @@ def test_a_key_is_put_on_hold_by_hand(visitor: Browser, page: Page, tmp_path: Pa
     visitor.open(f"{page.at}/key?key=account%3A17")
     visitor.all("#end-hold")[0].click()
     visitor.all("button")[0].click()
-    visitor.shows("The key is no longer on hold.")
+    visitor.shows("account:17 is on hold no more")
 
 
 def fits(visitor: Browser, name: str, tmp_path: Path) -> None:

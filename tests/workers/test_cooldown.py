@@ -225,7 +225,7 @@ def test_what_a_person_takes_away_is_free_at_once(desk: Desk) -> None:
     block = lock(Limit(KEY, 1, cooldown=MINUTE), app=desk.app)
     block.acquire()
     (holder,) = overview.line(desk.app, KEY).holders
-    assert actions.release(desk.app, KEY, holder)
+    assert actions.release(desk.app, KEY, holder.owner).carry_out("somebody")
 
     assert overview.line(desk.app, KEY).is_idle
     with pytest.raises(LockLost, match="released by an operator"):

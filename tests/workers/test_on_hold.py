@@ -44,7 +44,7 @@ def put_on_hold(desk: Desk, key: str = KEY, seconds: float = HOUR) -> None:
 def end_hold(desk: Desk, key: str = KEY) -> None:
     stands = operate.on_hold(key, app=desk.app)
     assert stands is not None
-    assert operate.release(key, stands, app=desk.app)
+    assert operate.end_hold(key, stands, app=desk.app)
 
 
 def charge(desk: Desk, policy: Any, **options: Any) -> Any:

@@ -284,7 +284,7 @@ def test_after_a_failure_none_runs_until_a_person_says_so(desk: Desk, late: bool
     # Replayed, it is the first again
     (letter,) = desk.store.dead()
     assert desk.store.apply(Replay(KEY, letter.dead.task)).verdict
-    assert operate.release(KEY, hold, app=desk.app)
+    assert operate.end_hold(KEY, hold, app=desk.app)
     desk.deliver_all()
 
     assert desk.ran == [1, 1, 2]

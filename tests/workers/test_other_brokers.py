@@ -14,7 +14,7 @@ from celery_dlock.core.lease import SECOND
 from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import Cause, Claim, Outcome, Run
 from celery_dlock.messages.waking import Waker
-from celery_dlock.ops import actions
+from celery_dlock.ops.dead_letters import replay
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
@@ -112,7 +112,7 @@ def test_one_that_waits_too_long_is_put_aside_where_no_worker_of_its_own_ends_it
     assert others.store.peek(KEY).grants == ()
 
     # When its own application replays it, Then it runs
-    assert actions.replay(desk.app, actions.Message(KEY, letter.dead.task))
+    assert replay(desk.app, KEY, letter.dead.task).carry_out("somebody")
     desk.deliver()
     assert task.get() == 7
 

@@ -123,7 +123,7 @@ def test_who_is_revoked_at_the_wide_one_ends_at_once_though_the_narrow_one_is_ta
     desk.clock.advance(RESERVED_FOR / SECOND)
     narrow = fill(desk, TENANT, EACH)
 
-    assert actions.cancel(desk.app, actions.Message(IMPORT, f"{result.id}:0:0"))
+    assert actions.cancel(desk.app, IMPORT, f"{result.id}:0:0").carry_out("somebody")
     desk.deliver_all()
 
     assert result.state == "REVOKED"
