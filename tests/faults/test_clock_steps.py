@@ -99,7 +99,6 @@ def test_a_step_forward_ends_leases_whose_holders_are_told_and_the_fence_holds(
     # though the first may still trust its lease
     until("the next one is woken", lambda: woken(process.store.sweep()) == ["next"])
     following = process.take("next", "key", TTL)
-    assert not late.lost
     # And its holder is told at its next renewal
     until("it is told", lambda: late.lost, timeout=TTL)
     # And the fence holds, now and when the clock has been set right

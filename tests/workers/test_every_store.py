@@ -184,7 +184,7 @@ def test_what_a_command_put_on_hold_stays_closed(queue: Lab) -> None:
     until("no lease of the command lasts", lambda: time.monotonic() > gone + 6)
     assert len(queue.journal.read("start", order="hold")) == 1
     assert "by ann: it pays twice" in run("show", waits.id)
-    run("release", "order:hold", "--yes")
+    run("hold", "order:hold", "--end", "--yes")
 
     assert done([waits]) == [1]
     nothing_is_left(queue, "hold")
