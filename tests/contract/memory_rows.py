@@ -16,7 +16,6 @@ from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import BackendOptions, Guarantee, Trait
 from celery_dlock.stores.consensus.optimistic import OptimisticBackend
 from celery_dlock.stores.consensus.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
-from tests.contract.clocked_rows import Clocked
 
 
 @dataclass
@@ -63,9 +62,7 @@ class MemoryRows(Rows):
             new.add(commit.held[0])
         assert not there & new, "a row cannot be there and not be there"
         assert not set(commit.update) & commit.delete
-        if _stamp(rows.get(commit.name)) != _stamp(commit.was) or any(
-            name in rows for name in commit.absent
-        ):
+        if rows.get(commit.name) != commit.was or any(name in rows for name in commit.absent):
             return False
         if not there <= rows.keys():
             assert commit.delete - rows.keys(), f"updates what is not there: {there - rows.keys()}"
@@ -129,11 +126,7 @@ class MemoryRows(Rows):
         """What is on the shelf stays there."""
 
 
-def _stamp(row: Row | None) -> str | None:
-    return None if row is None else row.stamp
-
-
-class RowsBackend(Clocked, OptimisticBackend):
+class RowsBackend(OptimisticBackend):
     """``rows://``, for the one process that tests it; stores of one prefix share their rows."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset(

@@ -27,13 +27,13 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops.dead_letters import DeadLetterEntry
 from celery_dlock.ops.overview import Line, look, queue_of
 from celery_dlock.ops.urgent import most_urgent
+from celery_dlock.registry import open_backend
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.stores.base import BackendOptions, NoteStore
 from celery_dlock.stores.consensus import commit as optimistic_commit
 from celery_dlock.stores.consensus import optimistic
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, listed_keys, park, running
-from tests.contract.clocked_rows import open_clocked
 from tests.contract.storage.dead_letters import die
 from tests.services.damage import Contents, contents_of
 from tests.services.stores import STORES, Store
@@ -133,7 +133,7 @@ def two_keys(store: Store, request: pytest.FixtureRequest, folder: Path) -> Iter
     url = store.url(request.getfixturevalue, folder)
     with ExitStack() as stack:
         options = BackendOptions(prefix=prefix, clock=clock)
-        backend = stack.enter_context(closing(open_clocked(url, options)))
+        backend = stack.enter_context(closing(open_backend(url, options)))
         contents = stack.enter_context(
             contents_of(store.scheme, request.getfixturevalue, folder, prefix)
         )
@@ -183,10 +183,9 @@ def test_a_lease_that_cannot_be_read_is_unknown_and_the_others_are_renewed(
         two.contents.spoil(BAD)
         bad, good = two.backend.renew([_holder(BAD, "h"), _holder(GOOD, "h")])
         assert isinstance(good, Renewed)
-        if store.scheme in ("etcd", "zookeeper"):  # where a lease has a row of its own
-            assert isinstance(bad, Renewed)
-        else:  # of several servers each may say that it is lost
-            assert isinstance(bad, (Unknown, NotHeld))
+        assert isinstance(
+            bad, (Unknown, NotHeld)
+        )  # of several servers each may say that it is lost
 
 
 def test_looking_at_a_row_that_cannot_be_read_locks_the_file_for_nobody(tmp_path: Path) -> None:

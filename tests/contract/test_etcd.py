@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.clocked_rows import ClockedEtcd
+from celery_dlock.stores.etcd.store import EtcdBackend
 from tests.contract.suites import Notes, SharedStorage
 from tests.services.etcd import EtcdServer
 
@@ -21,7 +21,7 @@ def guarded_server() -> Iterator[EtcdServer]:
 
 
 class TestEtcd(SharedStorage, Notes):
-    backend_class = ClockedEtcd
+    backend_class = EtcdBackend
 
     @pytest.fixture
     def url(self, guarded_server: EtcdServer) -> str:

@@ -21,7 +21,6 @@ from celery_dlock.testing.contract import (
     NoteStoreContract,
     SharedStoreContract,
 )
-from tests.contract.clocked_rows import CLOCKED
 from tests.contract.suites import Notes, SharedStorage, Storage
 from tests.services.programs import PROGRAMS
 from tests.services.stores import EVERY, STORES, Store
@@ -49,9 +48,7 @@ def suites() -> dict[type[LockBackend], list[type[LockBackendContract]]]:
         suite = classes.pop()
         classes += suite.__subclasses__()
         if suite.__module__.startswith("tests.contract.") and suite.__name__.startswith("Test"):
-            store = suite.backend_class
-            store = next((of for of, clocked in CLOCKED.items() if clocked is store), store)
-            found.setdefault(store, []).append(suite)
+            found.setdefault(suite.backend_class, []).append(suite)
     return found
 
 

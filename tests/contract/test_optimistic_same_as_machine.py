@@ -27,20 +27,13 @@ from tests.contract.twins import (
     assert_alike,
     crowded,
     crowds,
-    histories,
-    lasting,
-    renewing,
+    operations,
     single,
 )
 
 Operations = list[tuple[Any, ...]]
 
 _numbers = itertools.count()
-
-overtaken = st.one_of(
-    st.lists(st.tuples(renewing, single, single), min_size=20, max_size=30),
-    st.lists(st.tuples(lasting, single, single), min_size=20, max_size=30),
-)
 
 
 def _options(clock: Clock) -> BackendOptions:
@@ -52,7 +45,7 @@ def _rows(options: BackendOptions) -> closing[RowsBackend]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(ops=histories(40, 80))
+@given(ops=st.lists(operations, min_size=40, max_size=80))
 def test_it_answers_as_the_machine_does(ops: Operations) -> None:
     clock = Clock()
     with _rows(_options(clock)) as rows:
@@ -71,7 +64,7 @@ def test_it_answers_as_the_machine_does_where_chance_seldom_goes() -> None:
 @given(
     limit=st.sampled_from([1, 3, WINDOW + 10]),
     crowd=crowds(2 * WINDOW + 10),
-    ops=histories(10, 40),
+    ops=st.lists(operations, min_size=10, max_size=40),
 )
 @example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
 @example(limit=1, crowd=examples.CROWD, ops=examples.FAR_BACK)
@@ -85,7 +78,7 @@ def test_long_queues_are_as_in_the_machine(limit: int, crowd: Crowd, ops: Operat
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(ops=overtaken)
+@given(ops=st.lists(st.tuples(operations, single, single), min_size=20, max_size=30))
 def test_who_is_overtaken_seems_to_have_come_later(ops: list[tuple[tuple[Any, ...], ...]]) -> None:
     """Two stores on the same rows: whenever one is about to commit, the other does something."""
     clock = Clock()
@@ -96,15 +89,15 @@ def test_who_is_overtaken_seems_to_have_come_later(ops: list[tuple[tuple[Any, ..
         other.tokens = one.tokens
         for before, slow, fast in ops:
             assert_alike(machine, one, clock, [before])
-            answers: list[object] = []
+            overtaken: list[object] = []
 
-            def overtake(commit: Commit, fast: Any = fast, answers: Any = answers) -> None:
+            def overtake(commit: Commit, fast: Any = fast, answers: Any = overtaken) -> None:
                 rows.rows.before_commit = lambda commit: None
                 answers.append(other.apply(*fast))
 
             rows.rows.before_commit = overtake
             answer = one.apply(*slow)
-            assert [machine.apply(*fast)] == answers, fast
+            assert [machine.apply(*fast)] == overtaken, fast
             assert machine.apply(*slow) == answer, (slow, fast)
             assert one.state(clock.now) == machine.state(clock.now), (slow, fast)
             assert one.store.dead() == machine.store.dead(), (slow, fast)

@@ -281,7 +281,7 @@ def test_stores_that_compare_and_set_answer_by_the_rules_whatever_one_field_is()
         taken = taken_free(claim, _row_of(claim), NOW)
         if taken is not None:
             assert isinstance(step.verdict, Run), what
-            assert taken == Saving(claim, Loaded(NOW), step).commit(b"new", {}), what
+            assert taken == Saving(claim, Loaded(NOW), step, leased=True).commit(b"new", {}), what
     for outcome in Outcome:
         for what, claim in varied(taker, "x"):
             if (claim.task, claim.nonce, claim.key) == (taker.task, taker.nonce, taker.key):
@@ -300,7 +300,7 @@ def _leave(taker: Claim, claim: Claim, outcome: Outcome, what: str) -> None:
     left = left_alone(claim, _row_of(claim), outcome, version_row, NOW)
     if left is not None:
         step = machine.leave(found.state, claim, outcome, NOW)
-        assert left == Saving(claim, found, step).commit(b"new", {}), (what, outcome)
+        assert left == Saving(claim, found, step, leased=True).commit(b"new", {}), (what, outcome)
         assert step.wakes == (), (what, outcome)
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
+from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.stores.redlock import node as redlock_node
 from celery_dlock.stores.zookeeper import client as zookeeper_client
-from tests.contract.clocked_rows import open_clocked
-from tests.contract.twins import Clock, Twin, assert_alike, histories
+from tests.contract.twins import Clock, Twin, assert_alike, operations
 from tests.services.stores import STORES, Store
 
 OTHERS = [store.param() for store in STORES if store.scheme != "memory"]
@@ -33,7 +34,7 @@ OTHERS = [store.param() for store in STORES if store.scheme != "memory"]
     phases=[Phase.generate],  # what fails is as clear on the rows in memory, and shrinks there
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(ops=histories(30, 50))
+@given(ops=st.lists(operations, min_size=30, max_size=50))
 def test_a_store_answers_as_the_machine_does(
     store: Store,
     ops: list[tuple[Any, ...]],
@@ -49,5 +50,5 @@ def test_a_store_answers_as_the_machine_does(
     url, clock = store.url(request.getfixturevalue, tmp_path), Clock()
     options = BackendOptions(prefix=f"alike-{uuid.uuid4().hex}", clock=clock)
     machine = Twin(MemoryBackend(options))
-    with closing(open_clocked(url, options)) as backend:
+    with closing(open_backend(url, options)) as backend:
         assert_alike(machine, Twin(backend), clock, ops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.clocked_rows import ClockedZooKeeper
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
 from tests.contract.suites import Notes, SharedStorage
 from tests.services.zookeeper import ZooKeeperServer
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.server("zookeeper")
 
 
 class TestZooKeeper(SharedStorage, Notes):
-    backend_class = ClockedZooKeeper
+    backend_class = ZooKeeperBackend
 
     @pytest.fixture
     def url(self, zookeeper_server: ZooKeeperServer) -> str:

@@ -116,36 +116,24 @@ def _applied(operation: st.SearchStrategy[Operation[Any]]) -> st.SearchStrategy[
 
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
-_brief = [SECOND, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND]
-_brief_pass = st.tuples(st.just("pass"), st.sampled_from(_brief))
-_pass = st.tuples(st.just("pass"), st.sampled_from([*_brief, 31 * SECOND, 700 * SECOND, DAY]))
+_pass = st.tuples(
+    st.just("pass"),
+    st.sampled_from([SECOND, 1, SECOND - 1, SECOND, *(n * SECOND for n in (2, 5, 31, 700)), DAY]),
+)
 
 #: Operations of one commit, which is there even when nothing changes. A replay is left out: that a
 #: task is forgotten to be done moves nothing else, so who overlaps with it may have come before it.
 single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter, _postpone, _applied(_hold))
 
-_any = (
-    *(_reap, _sweep, _enter, _enter, _leave, _cancel, _dead_letter, _postpone),
+operations = st.one_of(
+    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _dead_letter, _postpone),
     *(_applied(_replay), _applied(_hold), _applied(_discard), _applied(_open)),
 )
-operations = st.one_of(*_any, _pass, _renew)
-
-#: The same, without what such a store cannot know that does not list a key anew as a lease is
-#: renewed: for how long nobody came to a key after that.
-renewing = st.one_of(*_any, _brief_pass, _renew)
-lasting = st.one_of(*_any, _pass)
-
-
-def histories(least: int, most: int) -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    """From *least* to *most* operations for any store."""
-    kinds = [st.lists(kind, min_size=least, max_size=most) for kind in (renewing, lasting)]
-    return st.one_of(*kinds)
-
 
 _plain_enter = st.tuples(st.just("enter"), _plain_claims, _messages)
 _plain_leave = st.tuples(st.just("leave"), _plain_claims, st.just(Outcome.OVER), _messages)
-_plain_pass = st.tuples(st.just("pass"), st.just(SECOND))
-plain_operations = st.one_of(*[_plain_enter] * 5, *[_plain_pass] * 2, _plain_leave, _reap)
+_brief_pass = st.tuples(st.just("pass"), st.just(SECOND))
+plain_operations = st.one_of(*[_plain_enter] * 5, *[_brief_pass] * 2, _plain_leave, _reap)
 
 
 class Clock:
@@ -197,14 +185,10 @@ class Twin:
         return self._comparable(getattr(self.store, kind)(*args))
 
     def _as_taken(self, claim: Claim) -> Claim:
-        """What is renewed is the claim that was granted: it gives way if its holder does.
-
-        For longer than any was granted: not every store knows of the longer time that it has.
-        """
+        """What is renewed is the claim that was granted: it gives way if its holder does."""
         owner = (claim.task, claim.nonce)
         holders = [h for h in self.store.peek(KEY).holders if (h.task, h.nonce) == owner]
-        gives_way = bool(holders) and holders[0].replaced_by is not None
-        return replace(claim, ttl=9 * SECOND, gives_way=gives_way)
+        return replace(claim, gives_way=holders[0].replaced_by is not None) if holders else claim
 
     def state(self, now: int) -> KeyState:
         """What the store says. Lapsed places may be cleared late, and ranks only order."""

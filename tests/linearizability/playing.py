@@ -30,8 +30,8 @@ from celery_dlock.core.operations import (
 )
 from celery_dlock.core.state import Busy, Holder, Run, Same, Unknown
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions, Guarantee, LockBackend, Trait
-from tests.contract.clocked_rows import open_clocked
 from tests.contract.twins import Clock
 from tests.linearizability.checker import Call, TooManyStates, unexplained
 from tests.linearizability.plan import CLIENTS, KEYS, Ask, Plan, Renewals, Sweep
@@ -51,7 +51,7 @@ TROUBLED = 0.6
 #: What a client asks for on one key.
 OPERATIONS = (Enter, Leave, Postpone, Reap, Cancel, Replay, DeadLetter, HandBack)
 
-#: As :func:`open_clocked`.
+#: As :func:`celery_dlock.registry.open_backend`.
 Opens = Callable[[str, BackendOptions], LockBackend]
 
 
@@ -217,7 +217,7 @@ def _without_token(heard: Heard) -> Heard:
     return heard
 
 
-def play(plan: Plan, ground: Ground, opened: Opens = open_clocked) -> History:
+def play(plan: Plan, ground: Ground, opened: Opens = open_backend) -> History:
     """Play *plan*; its clients have three connections, or one store where it is not shared."""
     clock = Clock() if plan.driven else None
     options = BackendOptions(prefix=f"history-{uuid.uuid4().hex}", clock=clock)

@@ -21,7 +21,6 @@ from celery_dlock.testing import ManualClock
 from celery_dlock.worker.periodic import EndRevoked
 from celery_dlock.worker.request import LockedRequest
 from example_project.broker import transport_options
-from tests.contract.clocked_rows import open_clocked
 from tests.services.brokers import kept_in_sqlite, over_folder
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
@@ -144,7 +143,6 @@ def clock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     forget(desk.app)
     options = property(lambda settings: replace(given, clock=clock))
     monkeypatch.setattr(Settings, "options", options)
-    monkeypatch.setattr("celery_dlock.runtime.open_backend", open_clocked)
     desk.clock = clock
     return clock
 

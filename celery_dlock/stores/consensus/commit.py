@@ -18,7 +18,7 @@ from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import Clock, Reply, Wake
 from celery_dlock.stores.consensus.load import Loaded, Loader
 from celery_dlock.stores.consensus.messages import Item, died
-from celery_dlock.stores.consensus.record import decode_dead
+from celery_dlock.stores.consensus.record import decode_dead, number_in
 from celery_dlock.stores.consensus.rows import Committed, Kind, Name, Row, Rows
 from celery_dlock.stores.consensus.save import Saving
 from celery_dlock.stores.unreadable import UnreadableKey
@@ -124,12 +124,13 @@ class Applied(Generic[V_co]):
 
 
 class Transactions:
-    """Applies operations to keys; instants go by *now*."""
+    """Applies operations to keys. With *clock*, everything goes by that, and holders' rows stay."""
 
-    def __init__(self, rows: Rows, now: Clock) -> None:
+    def __init__(self, rows: Rows, clock: Clock | None) -> None:
         self._rows = rows
-        self.now = now
-        self._loader = Loader(rows)
+        self._leased = clock is None
+        self.now = clock or rows.now
+        self._loader = Loader(rows, self._remembers)
         self._mutexes = KeyMutexes()
 
     def peek(self, key: str, limit: int | None) -> KeyState:
@@ -156,7 +157,10 @@ class Transactions:
         self, operation: Operation[Any], step: Step[V], loaded: Loaded
     ) -> Applied[V] | None:
         claim, message = operation.claim, operation.message
-        saving = Saving(claim, loaded, step)
+        saving = Saving(claim, loaded, step, self._leased)
+        if saving.outlived is not None:
+            self._rows.drop(saving.outlived)
+            return None
         if loaded.version_row is None:  # a key without a version row has no queue
             loaded.pages |= dict.fromkeys(saving.touched, ())
         self._loader.load_pages(claim.key, loaded, saving.touched)
@@ -191,6 +195,10 @@ class Transactions:
     def _woken(self, saving: Saving) -> dict[Name, bytes]:
         rows = read_each(self._rows, saving.woken())
         return {name: row.value for name, row in rows.items() if row is not None}
+
+    def _remembers(self, done: Row, now: int) -> bool:
+        """A store forgets by itself what is over, but not by another clock."""
+        return self._leased or number_in(done) > now
 
 
 def read_each(rows: Rows, names: Sequence[Name]) -> dict[Name, Row | None]:

@@ -6,7 +6,7 @@ confirmed that the version row still stands, because no other row of a key chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -55,10 +55,11 @@ class Loaded:
 
 
 class Loader:
-    """Reads keys."""
+    """Reads keys. With *remembers* a row of a finished task counts only if that says so."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, remembers: Callable[[Row, int], bool]) -> None:
         self._rows = rows
+        self._remembers = remembers
 
     def load(self, operation: Operation[object], now: int) -> Loaded:
         """What *operation* may see. Raises :exc:`~celery_dlock.stores.unreadable.UnreadableKey`."""
@@ -84,7 +85,7 @@ class Loader:
                 pages.add(page_of(loaded.record.last + 1))
             self._load_holders(key, loaded, pages)
             self._load_queue(key, loaded, own, set(named))
-        if done is not None:
+        if done is not None and self._remembers(done, now):
             loaded.state = replace(loaded.state, done=frozenset({task}))
         if dead is not None and isinstance(operation, OnDeadLetter):
             loaded.state = replace(loaded.state, dead=(decode_dead(dead.value)[0],))
@@ -237,17 +238,19 @@ def _state(loaded: Loaded, waiting: list[Waiting]) -> KeyState:
 
 
 def _holders(loaded: Loaded) -> tuple[Holder, ...]:
-    return tuple(_seen(holder, loaded) for holder in loaded.record.holders)
+    return tuple(_seen(holder, loaded.record, loaded) for holder in loaded.record.holders)
 
 
-def _seen(holder: Holder, loaded: Loaded) -> Holder:
-    """*holder* with its token, and with an instant: its lease begins anew whenever it is seen."""
-    now, due = loaded.now, loaded.record.due
-    row = loaded.rows.get(holder.owner)
-    if row is not None:
-        return replace(holder, token=row.born if holder.token else 0, expires=now + holder.expires)
-    # Since when it is gone is not known: since nobody came to look at the key, it may be.
-    return replace(holder, token=0, expires=now if due is None else min(now, due))
+def _seen(holder: Holder, record: Record, loaded: Loaded) -> Holder:
+    """*holder* with its token, and with an instant: leased ones begin anew whenever seen."""
+    row, ends = loaded.rows.get(holder.owner), holder.expires
+    if holder.owner in record.leased and row is not None:
+        ends = loaded.now + ends
+    elif holder.owner in record.leased:
+        # Since when it is gone is not known: since nobody came to look at the key, it may be.
+        ends = loaded.now if record.due is None else min(loaded.now, record.due)
+    token = row.born if row is not None and holder.token else 0
+    return replace(holder, token=token, expires=ends)
 
 
 def _page(key: str, number: int) -> Name:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.operations import Enter, Leave, Operation
+from celery_dlock.core.operations import Enter, Leave, Operation, Renew
 from celery_dlock.core.plain import is_done
 from celery_dlock.core.state import (
     Claim,
@@ -37,6 +37,7 @@ from celery_dlock.core.state import (
     RenewVerdict,
     Replaced,
     Run,
+    Unknown,
     Waiting,
 )
 from celery_dlock.errors import BackendUnavailable
@@ -72,11 +73,15 @@ _UNNUMBERED = -1
 
 
 class OptimisticBackend(NoteStore):
-    """A lock store over :class:`~celery_dlock.stores.consensus.rows.Rows`."""
+    """A lock store over :class:`~celery_dlock.stores.consensus.rows.Rows`.
+
+    With ``options.clock`` leases end by that clock, for tests; without, with the process.
+    """
 
     def __init__(self, rows: Rows, options: BackendOptions) -> None:
         self._rows = rows
-        self._transactions = Transactions(rows, options.clock or rows.now)
+        self._clock = options.clock
+        self._transactions = Transactions(rows, options.clock)
         self._notes = Notes(rows)
         self._swaps = Swaps(rows, self._transactions.now)
         self._own = PerProcess(lambda: _Own(rows))
@@ -99,7 +104,7 @@ class OptimisticBackend(NoteStore):
                 return self._transactions.apply(operation).reply
 
     def _enter(self, enter: Enter) -> Reply[EnterVerdict]:
-        if enter.claim.enqueues:  # it asks for a turn, and for no lease
+        if self._clock is not None or enter.claim.enqueues:  # it asks for a turn, and for no lease
             return self._ask(enter)
         row, leases = _row(enter.claim), self._own().leases
         leases.expect(row, enter.claim.ttl)  # before it is asked for: the reply may be lost
@@ -121,11 +126,11 @@ class OptimisticBackend(NoteStore):
     def _enter_free(self, claim: Claim) -> Reply[EnterVerdict] | None:
         """On the chance that nobody uses the key."""
         row = _row(claim)
-        commit = taken_free(claim, row, self._transactions.now())
+        commit = None if self._clock else taken_free(claim, row, self._transactions.now())
         committed = None if commit is None else self._rows.commit(commit)
         if committed is None or committed.version_row is None:
             return None
-        self._own().alone[_taken(claim)] = committed.version_row
+        self._own().alone[row] = committed.version_row
         token = 0 if claim.mode is Mode.SHARED else committed.number
         return Reply(Run(0, token))
 
@@ -140,7 +145,7 @@ class OptimisticBackend(NoteStore):
 
     def _leave(self, leave: Leave) -> Reply[LeaveVerdict]:
         own, row = self._own(), _row(leave.claim)
-        version_row = own.alone.pop(_taken(leave.claim), None)
+        version_row = own.alone.pop(row, None)
         if leave.claim.key in own.used:  # somebody has come, through this process
             version_row = None
         reply = self._leave_alone(leave, row, version_row)
@@ -165,6 +170,8 @@ class OptimisticBackend(NoteStore):
         return Reply(Left(is_done(claim, outcome)))
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        if self._clock is not None:
+            return [self._renew_by_clock(claim) for claim in claims]
         leases = self._own().leases
         replaced = self._replaced([claim for claim in claims if claim.gives_way])
         ends: dict[Claim, int] = {}
@@ -190,8 +197,14 @@ class OptimisticBackend(NoteStore):
                         replaced[claim] = Replaced(holder.replaced_by)
         return replaced
 
+    def _renew_by_clock(self, claim: Claim) -> RenewVerdict:
+        try:
+            return self.apply(Renew(claim)).verdict
+        except UnreadableKey:  # which must not cost the others their leases
+            return Unknown()
+
     def lease_of(self, ttl: int) -> int:
-        return self._rows.lease_of(ttl)
+        return ttl if self._clock is not None else self._rows.lease_of(ttl)
 
     def granted(self) -> float | None:
         return self._rows.granted()
@@ -280,16 +293,12 @@ class _Own:
 
     def __init__(self, rows: Rows) -> None:
         self.leases = LocalLeases(rows.drop)
-        self.alone: dict[tuple[str, str, str], Row] = {}
+        self.alone: dict[Name, Row] = {}
         self.used = UsedKeys()
 
 
 def _version_row(key: str) -> Name:
     return Name(Kind.VERSION_ROW, key)
-
-
-def _taken(claim: Claim) -> tuple[str, str, str]:
-    return claim.key, claim.task, claim.nonce
 
 
 def _row(claim: Claim) -> Name:

@@ -56,13 +56,15 @@ class LostRuns:
 class Record:
     """What is in a key's version row.
 
-    A holder holds for as long as it has a row of its own; its ``expires`` says for how long after
-    that was seen. ``first`` and ``last`` are ranks between which all entries of the queue are (0
-    and 0: there are none), and not on the pages in ``gaps``; ``due`` is the instant under which the
-    key is listed as due. All else is the state's.
+    The holders named in ``leased`` hold for as long as they have a row of their own, and their
+    ``expires`` says for how long after it was seen; that of others is an instant.
+    ``first`` and ``last`` are ranks between which all entries of the queue are (0 and 0: there
+    are none), and not on the pages in ``gaps``; ``due`` is the instant under which the key is
+    listed as due. All else is the state's.
     """
 
     holders: tuple[Holder, ...] = ()
+    leased: frozenset[str] = frozenset()
     grants: tuple[Grant, ...] = ()
     parked: int = 0
     first: int = 0
@@ -99,12 +101,13 @@ def encode_alone(claim: Claim, token: int, since: int) -> bytes:
     terms = f'"limit":{claim.limit},"slot":0,"token":{token},"since":{since},"expires":{claim.ttl}'
     names = f',"name":{as_json(claim.name)}' if claim.name else ""
     names += f',"where":{as_json(claim.where)}' if claim.where else ""
-    return f'{{"holders":[{{{who},{terms}{names}}}]}}'.encode()
+    return f'{{"holders":[{{{who},{terms}{names}}}],"leased":[{as_json(claim.owner)}]}}'.encode()
 
 
 #: How the fields of a record are read that are not there as they are written.
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "holders": partial(restored_each, Holder),
+    "leased": frozenset,
     "grants": partial(restored_each, Grant),
     "gaps": lambda gaps: tuple((number(start), number(end)) for start, end in gaps),
     "lost": partial(restored_each, LostRuns),

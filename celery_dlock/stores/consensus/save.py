@@ -33,16 +33,18 @@ from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Row
 class Saving:
     """One operation on what was *found* of a key: what it leaves, and whom it wakes.
 
-    *touched* are the pages that the commit writes, which have to be loaded before; *new* is the
-    holder whom this operation grants the key.
+    With *leased* a holder holds for as long as it has its row; without, until the instants in the
+    version row, which is for a clock that is moved by hand. *touched* are the pages that the commit
+    writes, which have to be loaded before; *new* is the holder whom this operation grants the key.
     """
 
-    __slots__ = ("_change", "_claim", "_loaded", "_step", "new", "touched")
+    __slots__ = ("_change", "_claim", "_leased", "_loaded", "_step", "new", "touched")
 
-    def __init__(self, claim: Claim, loaded: Loaded, step: Step[object]) -> None:
+    def __init__(self, claim: Claim, loaded: Loaded, step: Step[object], leased: bool) -> None:
         self._claim = claim
         self._loaded = loaded
         self._step = step
+        self._leased = leased
         self._change = difference(loaded.state, step)
         self.touched = self._pages()
         self.new = self._newcomer()
@@ -108,9 +110,13 @@ class Saving:
 
     def _record(self, change: Change) -> Record:
         after, loaded = self._step.state, self._loaded
+        leased = frozenset(h.owner for h in after.holders if self._is_leased(h))
         first, last = self._ends()
         return Record(
-            holders=tuple(_as_kept(holder, loaded.now) for holder in after.holders),
+            holders=tuple(
+                _as_kept(h, loaded.now if h.owner in leased else 0) for h in after.holders
+            ),
+            leased=leased,
             grants=after.grants,
             parked=after.parked,
             first=first,
@@ -122,6 +128,20 @@ class Saving:
             cooling=after.cooling,
             hold=after.hold,
         )
+
+    def _is_leased(self, holder: Holder) -> bool:
+        """Whether its row is there, or is made now."""
+        if holder is self.new:
+            return self._leased
+        owner = holder.owner
+        return owner in self._loaded.rows and owner in self._loaded.record.leased
+
+    @property
+    def outlived(self) -> Name | None:
+        """A row that has outlived its lease, by the clock, and is in the way of the next one."""
+        if self.new is None or self.new.owner not in self._loaded.rows:
+            return None
+        return Name(Kind.HOLDER, self._claim.key, self.new.owner)
 
     def _ends(self) -> tuple[int, int]:
         """Ranks between which all entries of the queue are from now on."""
@@ -153,7 +173,7 @@ class Saving:
         that comes too early is put right by itself.
         """
         listed, at = self._loaded.record.due, due(self._step.state)
-        if listed is None or at is None or not self._step.state.holders:
+        if not self._leased or listed is None or at is None:
             return at
         return listed if self._loaded.now < listed <= at else at
 
@@ -164,8 +184,11 @@ class Saving:
             Name(Kind.HOLDER, key, owner) for owner in self._loaded.rows.keys() - stay
         }
         if self.new is not None:
-            commit.held = Name(Kind.HOLDER, key, self.new.owner), b""
-            commit.lease = self._claim.ttl
+            row = Name(Kind.HOLDER, key, self.new.owner)
+            if self._leased:
+                commit.held, commit.lease = (row, b""), self._claim.ttl
+            else:
+                commit.create[row] = b""
 
     def _queue(self, commit: Commit, change: Change) -> None:
         key = self._claim.key
@@ -245,9 +268,9 @@ def _done(claim: Claim) -> Name:
     return Name(Kind.DONE, claim.key, claim.task)
 
 
-def _as_kept(holder: Holder, now: int) -> Holder:
-    """*holder* with its end counted from *now*; its token is that of its row."""
-    return replace(holder, token=int(holder.token != 0), expires=holder.expires - now)
+def _as_kept(holder: Holder, since: int) -> Holder:
+    """*holder* with its end counted from *since*; its token is that of its row."""
+    return replace(holder, token=int(holder.token != 0), expires=holder.expires - since)
 
 
 def _due_name(key: str, at: int) -> Name:
