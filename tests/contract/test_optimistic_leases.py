@@ -58,6 +58,14 @@ def test_a_holder_whose_process_is_gone_has_expired(store: RowsBackend) -> None:
     assert isinstance(store.enter(claim("c")).verdict, Busy)
 
 
+def test_a_task_and_a_nonce_that_join_to_the_same_text_are_told_apart(store: RowsBackend) -> None:
+    running(store.enter(claim("a|b", "c")))
+
+    assert isinstance(store.leave(claim("a", "b|c"), Outcome.OVER).verdict, NotHeld)
+
+    assert isinstance(store.leave(claim("a|b", "c"), Outcome.OVER).verdict, Left)
+
+
 def test_a_task_that_comes_again_gets_a_new_token(store: RowsBackend) -> None:
     first = running(store.enter(claim("a")))
     die(store)

@@ -130,7 +130,7 @@ class OptimisticBackend(NoteStore):
         committed = None if commit is None else self._rows.commit(commit)
         if committed is None or committed.version_row is None:
             return None
-        self._own().alone[row] = committed.version_row
+        self._own().alone[_taken(claim)] = committed.version_row
         token = 0 if claim.mode is Mode.SHARED else committed.number
         return Reply(Run(0, token))
 
@@ -145,7 +145,7 @@ class OptimisticBackend(NoteStore):
 
     def _leave(self, leave: Leave) -> Reply[LeaveVerdict]:
         own, row = self._own(), _row(leave.claim)
-        version_row = own.alone.pop(row, None)
+        version_row = own.alone.pop(_taken(leave.claim), None)
         if leave.claim.key in own.used:  # somebody has come, through this process
             version_row = None
         reply = self._leave_alone(leave, row, version_row)
@@ -293,12 +293,17 @@ class _Own:
 
     def __init__(self, rows: Rows) -> None:
         self.leases = LocalLeases(rows.drop)
-        self.alone: dict[Name, Row] = {}
+        self.alone: dict[tuple[str, str, str], Row] = {}
         self.used = UsedKeys()
 
 
 def _version_row(key: str) -> Name:
     return Name(Kind.VERSION_ROW, key)
+
+
+def _taken(claim: Claim) -> tuple[str, str, str]:
+    """What tells it apart: joined, as in the name of its row, two of these texts may be others."""
+    return claim.key, claim.task, claim.nonce
 
 
 def _row(claim: Claim) -> Name:
