@@ -89,4 +89,4 @@ class DjangoBackend(PostgresqlBackend):
         is_maker = connection.alias == NO_DB_ALIAS
         DjangoBackend._maker = threading.get_ident() if is_maker else None
         if is_maker and (left := self._connections.take()) is not None:
-            left.close()
+            left.end()

@@ -267,6 +267,22 @@ def test_forty_threads_share_a_few_connections(
         assert all(len(answer.result()) == 1 for answer in answers)
 
 
+def test_after_the_end_a_connection_is_closed_when_its_flight_has_ended(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    shared = backend._connections()
+    shared.store()
+    stops = [connection.Statement(b"SELECT pg_advisory_xact_lock_shared(1)")]
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(own_postgresql_server.url) as holder:
+            holder.execute("SELECT pg_advisory_xact_lock(1)")
+            answer = pool.submit(shared.fly, stops)
+            until("it waits", lambda: connections(own_postgresql_server, "state <> 'idle'"))
+            shared.end()
+        assert len(answer.result()) == 1
+    until("none is left", lambda: connections(own_postgresql_server) == 0, timeout=30)
+
+
 @contextmanager
 def locked_table(server: PostgresqlServer) -> Iterator[None]:
     """A table of the store is altered meanwhile."""

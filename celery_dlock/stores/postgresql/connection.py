@@ -173,6 +173,7 @@ class Connections:
         self._other_stores: set[str] = set()
         self._mutex = threading.Condition()
         self._flying = 0
+        self._ended = False
         self._idle: Connection | None = None
         self._unanswered: list[Connection] = []
         self._used = 0.0
@@ -304,10 +305,12 @@ class Connections:
     def _give_back(self, connection: Connection) -> None:
         with self._mutex:
             surplus, self._idle = self._idle, connection
+            if self._ended:
+                surplus, self._idle = connection, None
             self._flying -= 1
             self._used = monotonic()
             self._mutex.notify()
-            if self._timer is None:
+            if self._timer is None and not self._ended:
                 self._close_in(IDLE)
         if surplus is not None:
             surplus.close()
@@ -326,6 +329,12 @@ class Connections:
             if left > 0:
                 self._close_in(left)
                 return
+        self.close()
+
+    def end(self) -> None:
+        """Close all connections; one that a flight uses is closed as soon as that has ended."""
+        with self._mutex:
+            self._ended = True
         self.close()
 
     def close(self) -> None:
