@@ -202,7 +202,8 @@ class Evidence:
     #: Tasks in the order in which their bodies have begun.
     began: dict[str, None] = field(default_factory=dict)
     requeued: set[str] = field(default_factory=set)
-    #: The next steps of chains at the head of a key; and by key, whose turn a release has kept.
+    #: The next steps of chains, and retries, at the head of a key; and by key, whose turn a release
+    #: has kept.
     heads: set[tuple[str, str]] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
     #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
@@ -238,11 +239,13 @@ class Evidence:
             self.wrong.append(f"more than {claim.limit} on {claim.key}: {who}")
 
     def _between(self, operation: Operation[Any], verdict: object) -> None:
-        """Note who gets a key between two steps of a chain, after the first has released it."""
+        """Note who gets a key between two steps of a chain, or two attempts of an ordered task,
+        after the first has released it. Where several may hold it others may have the next slot.
+        """
         claim = operation.claim
         key, task, next_one = claim.key, claim.task, self.kept.get(claim.key)
         if claim.wait is WaitMode.HEAD:
-            if isinstance(verdict, Park):
+            if isinstance(verdict, Park) and claim.mode is Mode.EXCLUSIVE:
                 self.heads.add((key, task))
         elif task == next_one:
             del self.kept[key]
