@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from celery_dlock.beat import leader
 from celery_dlock.beat.leader import Status
-from celery_dlock.cli import actions as cli
+from celery_dlock.cli import beat as cli
 from celery_dlock.cli.main import dlock
 from celery_dlock.core.lease import SECOND
 from celery_dlock.errors import BackendUnavailable
