@@ -6,12 +6,16 @@ import dis
 import sys
 import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec
 
 from celery_dlock import LockLost
 from celery_dlock.delivery import abort
 from celery_dlock.delivery.abort import OtherThread, this_thread
+
+P = ParamSpec("P")
 
 #: Whose lines count.
 FILES = {abort.__file__}
@@ -116,6 +120,19 @@ def struck(
     finally:
         sys.settrace(usual)
     return left <= 0
+
+
+def in_a_thread_of_its_own(test: Callable[P, None]) -> Callable[P, None]:
+    """A *test* that strikes: where an ``except`` block is left in the middle of an instruction, the
+    interpreter takes its exception for the one that is being handled, as long as the thread lives.
+    """
+
+    @wraps(test)
+    def in_thread(*args: P.args, **options: P.kwargs) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, *args, **options).result()
+
+    return in_thread
 
 
 def every_instant(scenario: Callable[[int], tuple[str, bool]]) -> list[str]:

@@ -19,7 +19,7 @@ from celery_dlock.locks import hold
 from celery_dlock.locks import unique as claims
 from celery_dlock.policies import Policy
 from tests.services.desk import Desk, open_desk
-from tests.services.instants import struck
+from tests.services.instants import in_a_thread_of_its_own, struck
 
 FILES = {m.__file__ for m in (carry_out, execution, hold, leaving, plan, publish, taking)}
 UNIQUE = FILES | {unique.__file__, claims.__file__}
@@ -107,6 +107,7 @@ def opened(
         "it keeps its turn without a limit",
     ],
 )
+@in_a_thread_of_its_own
 def test_at_whatever_instant_the_limit_strikes_a_failure_is_final(
     scenario: Scenario, policy: Policy, options: dict[str, Any]
 ) -> None:
@@ -152,6 +153,7 @@ def nothing_is_left(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("until", ["done", "start"])
+@in_a_thread_of_its_own
 def test_no_strike_blocks_a_unique_tasks_calls(until: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
     instants = 0
