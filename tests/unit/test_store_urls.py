@@ -27,6 +27,8 @@ from celery_dlock.stores.redlock.store import RedlockBackend
 from celery_dlock.stores.zookeeper.client import OPTIONS
 from celery_dlock.stores.zookeeper.client import address_of as zookeeper_address
 
+REDIS_PY = int(redis.__version__.split(".")[0])
+
 #: URLs that cannot be meant, and what the refusal says, where there is more than one kind.
 REFUSED: list[str | tuple[str, str]] = [
     *("redis://h/dlock", "redis://h/-1", "redis://h:port/0", "redis://h:99999999/0"),
@@ -159,6 +161,8 @@ class TestRedis:
     def test_celery_and_redis_py_spell_which_certificates_are_asked_for(
         self, url: str, driver: dict[str, Any], name: str
     ) -> None:
+        if "cluster" in url and name != "none" and REDIS_PY < 6:
+            pytest.skip("redis-py before 6 checks no names of a cluster: it is refused")
         for spelled in (name, f"CERT_{name.upper()}"):
             for query, options in (
                 (f"ssl_cert_reqs={spelled}", {}),
@@ -168,8 +172,8 @@ class TestRedis:
                 assert made["ssl_cert_reqs"] == name
 
     def test_a_cluster_with_tls_is_refused_where_redis_py_checks_no_names(self) -> None:
-        old = int(redis.__version__.split(".")[0]) < 6
-        with pytest.raises(ConfigurationError, match="redis 6") if old else nullcontext():
+        is_old = REDIS_PY < 6
+        with pytest.raises(ConfigurationError, match="redis 6") if is_old else nullcontext():
             session_of_cluster("redis+cluster://h", {"ssl": True})
         session_of_cluster("redis+cluster://h", {"ssl": True, "ssl_cert_reqs": "none"})
 

@@ -257,7 +257,8 @@ def test_an_application_of_the_block_is_isolated_and_one_that_is_not_used_may_be
         charge = made(late, "queue")
         with pytest.raises(ConfigurationError, match="dlock_ttl"):
             charge(2)
-        del late.conf["dlock_tll"]
+        for settings in late.conf.maps:  # before 5.6 Celery keeps early ones apart
+            settings.pop("dlock_tll", None)
 
         with in_memory(late) as clock, held_by_another("order:2", app=late):
             with pytest.raises(LockContended):
