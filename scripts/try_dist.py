@@ -31,7 +31,7 @@ app.conf.dlock_url = "sqlite:///locks.db"
 def charge(order_id, *, fencing_token):
     return fencing_token
 
-assert (charge(1), charge(1)) == (1, 2)
+assert 0 < charge(1) < charge(1)
 """
 
 #: Names in the wheel.

@@ -127,7 +127,8 @@ class Parked(Event):
         return self.level if self.refused else DEBUG
 
     def measured(self) -> Sequence[Measurement]:
-        return ((self.counts, 1), (REFUSED, 1)) if self.refused else ((self.counts, 1),)
+        usual = Event.measured(self)
+        return (*usual, (REFUSED, 1)) if self.refused else usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,8 @@ class Woken(Event):
         return f"was woken{again} from the queue of {self.key!r} {why}{to}"
 
     def measured(self) -> Sequence[Measurement]:
-        return ((self.counts, 1), (WOKEN_AGAIN, 1)) if self.before else ((self.counts, 1),)
+        usual = Event.measured(self)
+        return (*usual, (WOKEN_AGAIN, 1)) if self.before else usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ class Debounced(Event):
         has_it = "" if own else f": {self.living} has its message"
         return f"was debounced at {self.key!r}{has_it}"
 
-    def state(self) -> State:
+    def state(self) -> State | None:
         return self.after if self.living == self.subject.task_id else State.SKIPPED
 
 
@@ -266,7 +268,7 @@ class TimedOut(Event):
         return f"gave up waiting for {self.key!r} after {seconds(self.waited)}"
 
     def measured(self) -> Sequence[Measurement]:
-        return ((self.counts, 1), (WAIT, self.waited))
+        return (*Event.measured(self), (WAIT, self.waited))
 
 
 #: Why the keys were released, and what has become of the task.
@@ -331,7 +333,7 @@ class Lost(Event):
         return self.level if self.newer is None else INFO
 
     def measured(self) -> Sequence[Measurement]:
-        return ((self.counts, 1),) if self.newer is None else ()
+        return Event.measured(self) if self.newer is None else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class HistoryEntry:
         if self.event not in EVENTS:
             return None
         kind, key, token = EVENTS[self.event], self.key, self.token
-        values = {**self.details, "key": key, "resource": key, "mine": token}
+        values: dict[str, Any] = {**self.details, "key": key, "resource": key, "mine": token}
         values |= {"keys": (key,), "tokens": (token or 0,)}
         values["subject"] = Subject(self.task_id, self.task_name, self.label)
         known = values.keys() & {field.name for field in fields(kind)}

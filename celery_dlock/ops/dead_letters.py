@@ -154,13 +154,17 @@ def replays(app: Any, dead: Iterable[DeadMessage]) -> list[Action]:
 
     def of(letter: DeadMessage) -> Action:
         key, task, expired = letter.key, letter.dead.task, _has_expired(letter)
+
+        def do(_: str) -> bool:
+            return not expired and apply(app, Replay(key, task))
+
         return _action(
             letter,
             name="replay",
             consequences=REPLAYED,
             done=f"waits for {shown(key)} again",
             nothing=_EXPIRED if expired else _NOT_DEAD,
-            do=lambda _: not expired and apply(app, Replay(key, task)),
+            do=do,
         )
 
     return [*map(of, dead)]
