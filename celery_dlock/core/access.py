@@ -137,6 +137,12 @@ def _key(entry: Wanted) -> Key:
     return entry.key
 
 
+def own_places(access: Sequence[Access]) -> list[int]:
+    """The places of the keys that are one's own: not only read for the sake of others."""
+    places = range(len(access))
+    return [n for n in places if access[n].mode is not Mode.SHARED] or list(places)
+
+
 def check_alike(keys: Iterable[tuple[str, Access]]) -> None:
     """Raise :exc:`~celery_dlock.ConfigurationError` if one of *keys* has two kinds of access."""
     accesses: dict[str, Access] = {}
@@ -163,7 +169,7 @@ class Keys:
         if len(keys) == 1:
             return cls(dict(keys))
         check_alike(keys)
-        own = {key: access for key, access in keys if access.mode is not Mode.SHARED} or dict(keys)
+        own = dict(keys[place] for place in own_places([access for _, access in keys]))
         reads = {key: access for key, access in keys if key not in own}
         if len(own) > 1:
             keyset = blake2b("\0".join(own).encode(), digest_size=6).hexdigest()

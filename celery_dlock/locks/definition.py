@@ -19,6 +19,7 @@ from celery_dlock.core.access import (
     Wanted,
     checked_limit,
     entries,
+    own_places,
 )
 from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
@@ -121,7 +122,7 @@ class Definition:
             template, access = _template(key, signature, name)
             if "fencing_token" in injects:
                 _check_one_token(access)
-            own = template.only(_own(access))
+            own = template.only(own_places(access))
             uniqueness, debounce = _uniqueness(options.get("unique"), name, own)
             policy = _policy(options.get("on_contention", "reschedule"), access)
             if debounce is not None and queueing(policy) is None:
@@ -302,12 +303,6 @@ def _template(
     return template, access
 
 
-def _own(access: Sequence[Access]) -> list[int]:
-    """The places of its own keys: those that are not only read for the sake of others."""
-    places = range(len(access))
-    return [n for n in places if access[n].mode is not Mode.SHARED] or list(places)
-
-
 def _policy(on_contention: str | Policy, access: Sequence[Access]) -> Policy:
     policy = policy_named(on_contention)
     check_callable(f"{type(policy).__name__}.decide()", policy.decide, _CONTENTION, called=" with")
@@ -360,7 +355,7 @@ def _uniqueness(
 def _check_one_token(access: Sequence[Access]) -> None:
     if all(one.mode is Mode.SHARED for one in access):
         raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
-    if len(_own(access)) > 1:
+    if len(own_places(access)) > 1:
         raise ConfigurationError(
             "with several keys there is no single fencing_token: "
             "ask for lease and use lease.fencing_tokens"
