@@ -56,21 +56,21 @@ def carry_out(
     """
     if chosen and not yes:
         _ask(chosen, for_programs=for_programs)
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     try:
         if not chosen:
             raise click.ClickException(none)
         for action in chosen:
             done = action.carry_out(this_person())
-            told.append({"action": action.name, **action.names, **action.facts, "done": done})
+            reports.append({"action": action.name, **action.names, **action.facts, "done": done})
             if not done:
                 click.echo(action.nothing, err=True)
             elif not for_programs:
                 click.echo(action.done)
     finally:
         if for_programs:
-            click.echo(as_json({"actions": told}))
-    ctx.exit(0 if all(each["done"] for each in told) else 1)
+            click.echo(as_json({"actions": reports}))
+    ctx.exit(0 if all(each["done"] for each in reports) else 1)
 
 
 def _ask(chosen: Sequence[Action], *, for_programs: bool) -> None:

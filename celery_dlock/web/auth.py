@@ -59,14 +59,14 @@ def form_secret(session: str) -> str:
     return _sign(session.encode(), "form")
 
 
-def seal(request: Request, said: str) -> str:
-    """What a page wants before it shows what was *said*: an address of others puts no words there.
+def seal(request: Request, sentence: str) -> str:
+    """What a page wants before it shows a *sentence*: an address of others puts no words there.
 
     It is good for the session in which it was made.
     """
     session = request.cookies.get(cookie(request), "")
     secret = getattr(request.state, "dlock_secret", "") or form_secret(session)
-    return _sign(secret.encode(), f"said {said}")
+    return _sign(secret.encode(), f"said {sentence}")
 
 
 def _equal(ours: str, theirs: str) -> bool:
@@ -117,10 +117,10 @@ class Visitors:
 
         async def seen(request: Request) -> Response:
             await self._let_in(request)
-            said = request.query_params.get("said", "")
-            is_ours = _equal(seal(request, said), request.query_params.get("seal", ""))
+            sentence = request.query_params.get("said", "")
+            is_ours = _equal(seal(request, sentence), request.query_params.get("seal", ""))
             is_ours = is_ours and request.cookies.get(cookie(request), "") != ""
-            request.state.dlock_said = said if is_ours else ""
+            request.state.dlock_said = sentence if is_ours else ""
             return await run_in_threadpool(page, request)
 
         return seen

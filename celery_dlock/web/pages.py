@@ -342,9 +342,9 @@ def act(request: Request, name: str) -> Response:
         came_of_it = "it is not known whether it was done"
         done = action.carry_out(_who(request)[:LONGEST_NAME])
         came_of_it = "done" if done else "there was nothing to do"
-        said = action.done if done else action.nothing
+        sentence = action.done if done else action.nothing
     except NotSoAnyMore as exc:
-        came_of_it, said = "there was nothing to do", str(exc)
+        came_of_it, sentence = "there was nothing to do", str(exc)
     finally:
         given = {**form, **request.query_params}
         _, *named = signature(actions.ACTIONS[name]).parameters
@@ -352,7 +352,7 @@ def act(request: Request, name: str) -> Response:
             f"{each}={given[each]!r}" for each in named if each in given and each != "by"
         )
         logger.warning("%s asked the page to %s %s: %s", _who(request), name, what, came_of_it)
-    return _back(request, name, said)
+    return _back(request, name, sentence)
 
 
 def _found(request: Request, name: str, form: Mapping[str, str] | None = None) -> Action:
@@ -379,9 +379,9 @@ def _found(request: Request, name: str, form: Mapping[str, str] | None = None) -
         return action
 
 
-def _back(request: Request, name: str, said: str) -> Response:
-    said_there = {"said": said, "seal": seal(request, said)}
-    return RedirectResponse(_led_back(request, name, **said_there), 303)
+def _back(request: Request, name: str, sentence: str) -> Response:
+    sealed = {"said": sentence, "seal": seal(request, sentence)}
+    return RedirectResponse(_led_back(request, name, **sealed), 303)
 
 
 def _led_back(request: Request, name: str, **query: str) -> str:
